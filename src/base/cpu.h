@@ -1,0 +1,14 @@
+/* What this processor can do.  Kernels are compiled once per level and chosen at run time. */
+#ifndef FL_BASE_CPU_H
+#define FL_BASE_CPU_H
+
+/* Levels in rising order; each includes the ones before it.
+ * BASE: whatever the compiler targets by default.  AVX2: x86-64-v3 (AVX2, FMA, F16C, BMI).
+ * AVX512: x86-64-v4 (F, BW, CD, DQ, VL).  VNNI: AVX512 with VNNI and BF16 (Ice Lake to Zen 4). */
+typedef enum fl_isa { FL_ISA_BASE, FL_ISA_AVX2, FL_ISA_AVX512, FL_ISA_VNNI, FL_ISA_COUNT } fl_isa;
+
+fl_isa fl_cpu_isa(void);             /* the highest level this machine has */
+const char *fl_isa_name(fl_isa isa); /* "avx2" */
+int fl_cpu_count(void);              /* processors this process may use */
+
+#endif

@@ -1,0 +1,147 @@
+#define _GNU_SOURCE
+#include "base/pool.h"
+
+#include "base/mem.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Enough to bridge the serial parts between two regions of a step; short enough that an idle or
+ * oversubscribed machine gets its processors back. */
+enum { SPINS = 4000 };
+
+typedef struct worker {
+    fl_pool *pool;
+    pthread_t id;
+    int thread;
+} worker;
+
+struct fl_pool {
+    int n;
+    _Alignas(FL_CACHE_LINE) atomic_uint epoch;   /* counts regions; workers wait for a change */
+    _Alignas(FL_CACHE_LINE) atomic_uint arrived; /* workers at the barrier */
+    _Alignas(FL_CACHE_LINE) atomic_uint phase;   /* counts barriers passed */
+    atomic_int sleepers;
+    fl_task task;
+    void *ctx;
+    bool stop;
+    worker *workers; /* [n - 1] */
+};
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+/* Waits until *word differs from old. */
+static void await_change(fl_pool *p, atomic_uint *word, unsigned old)
+{
+    for (int i = 0; i < SPINS; i++) {
+        if (atomic_load_explicit(word, memory_order_acquire) != old)
+            return;
+        relax();
+    }
+    atomic_fetch_add(&p->sleepers, 1);
+    while (atomic_load(word) == old)
+        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
+    atomic_fetch_sub(&p->sleepers, 1);
+}
+
+static void change(fl_pool *p, atomic_uint *word)
+{
+    atomic_fetch_add(word, 1);
+    if (atomic_load(&p->sleepers))
+        syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+void fl_pool_barrier(fl_pool *p, int thread)
+{
+    (void)thread;
+    if (p->n == 1)
+        return;
+    unsigned phase = atomic_load_explicit(&p->phase, memory_order_relaxed);
+    if (atomic_fetch_add(&p->arrived, 1) + 1 == (unsigned)p->n) {
+        atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
+        change(p, &p->phase);
+    } else {
+        await_change(p, &p->phase, phase);
+    }
+}
+
+static void *work(void *arg)
+{
+    worker *w = arg;
+    fl_pool *p = w->pool;
+    unsigned seen = 0;
+    for (;;) {
+        await_change(p, &p->epoch, seen);
+        seen++;
+        if (p->stop)
+            return NULL;
+        p->task(p->ctx, w->thread, p->n);
+        fl_pool_barrier(p, w->thread);
+    }
+}
+
+void fl_pool_run(fl_pool *p, fl_task task, void *ctx)
+{
+    if (p->n == 1) {
+        task(ctx, 0, 1);
+        return;
+    }
+    p->task = task;
+    p->ctx = ctx;
+    change(p, &p->epoch);
+    task(ctx, 0, p->n);
+    fl_pool_barrier(p, 0);
+}
+
+fl_status fl_pool_create(int n_threads, fl_pool **out, fl_error *err)
+{
+    *out = NULL;
+    if (n_threads < 1 || n_threads > 4096)
+        return fl_fail(err, FL_ARGUMENT, "thread count %d is outside 1..4096", n_threads);
+    fl_pool *p = fl_alloc_aligned(sizeof *p, FL_CACHE_LINE);
+    worker *w = fl_calloc((size_t)n_threads, sizeof *w);
+    if (!p || !w) {
+        fl_free_aligned(p);
+        fl_free(w);
+        return fl_fail(err, FL_NOMEM, "no memory for a pool of %d threads", n_threads);
+    }
+    p->n = n_threads;
+    p->workers = w;
+    for (int i = 1; i < n_threads; i++) {
+        w[i - 1] = (worker){.pool = p, .thread = i};
+        if (pthread_create(&w[i - 1].id, NULL, work, &w[i - 1]) != 0) {
+            /* The workers made so far wait on epoch; the stop flag needs no barrier. */
+            p->n = i;
+            fl_pool_destroy(p);
+            return fl_fail(err, FL_NOMEM, "cannot start thread %d of %d", i, n_threads);
+        }
+    }
+    *out = p;
+    return FL_OK;
+}
+
+void fl_pool_destroy(fl_pool *p)
+{
+    if (!p)
+        return;
+    p->stop = true;
+    change(p, &p->epoch);
+    for (int i = 1; i < p->n; i++)
+        pthread_join(p->workers[i - 1].id, NULL);
+    fl_free(p->workers);
+    fl_free_aligned(p);
+}
+
+int fl_pool_threads(const fl_pool *p)
+{
+    return p->n;
+}

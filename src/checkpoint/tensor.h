@@ -1,0 +1,66 @@
+/* Element types and the description of a tensor, shared by every room.
+ *
+ * A tensor does not own its bytes: weights point into the mapped checkpoint, folded constants into
+ * the graph's arena.  Shapes are row-major, [out, in] for a matrix, as in the checkpoint. */
+#ifndef FL_CHECKPOINT_TENSOR_H
+#define FL_CHECKPOINT_TENSOR_H
+
+#include "base/status.h"
+
+/* name, safetensors spelling, bits per element.  MXFP4 is never in a header: it is the pair
+ * X.weight_packed + X.weight_scale (kimi-k3 layout), 4-bit codes with one E8M0 byte per 32. */
+#define FL_DTYPE_MAP(X)                                                                            \
+    X(F32, "F32", 32)                                                                              \
+    X(BF16, "BF16", 16)                                                                            \
+    X(F16, "F16", 16)                                                                              \
+    X(I32, "I32", 32)                                                                              \
+    X(U8, "U8", 8)                                                                                 \
+    X(I8, "I8", 8)                                                                                 \
+    X(I16, "I16", 16)                                                                              \
+    X(U16, "U16", 16)                                                                              \
+    X(U32, "U32", 32)                                                                              \
+    X(I64, "I64", 64)                                                                              \
+    X(U64, "U64", 64)                                                                              \
+    X(F64, "F64", 64)                                                                              \
+    X(BOOL, "BOOL", 8)                                                                             \
+    X(F8_E4M3, "F8_E4M3", 8)                                                                       \
+    X(F8_E5M2, "F8_E5M2", 8)                                                                       \
+    X(F8_E8M0, "F8_E8M0", 8)                                                                       \
+    X(MXFP4, "MXFP4", 4)
+
+typedef enum fl_dtype {
+#define FL_DTYPE_ENUM(name, text, bits) FL_##name,
+    FL_DTYPE_MAP(FL_DTYPE_ENUM)
+#undef FL_DTYPE_ENUM
+        FL_DTYPE_COUNT
+} fl_dtype;
+
+enum { FL_MAX_DIMS = 6, FL_MX_GROUP = 32 };
+
+typedef struct fl_tensor {
+    fl_dtype dtype;
+    int ndim;                   /* 0..FL_MAX_DIMS; 0 is a scalar */
+    int64_t shape[FL_MAX_DIMS]; /* logical elements: an MXFP4 matrix is [out, in] */
+    const void *data;           /* NULL while only planning; MXFP4: packed codes [out][in / 2] */
+    const uint8_t *scale;       /* MXFP4 only: E8M0 bytes [out][in / 32] */
+} fl_tensor;
+
+const char *fl_dtype_name(fl_dtype dtype); /* "BF16" */
+int fl_dtype_bits(fl_dtype dtype);
+bool fl_dtype_parse(const char *text, size_t len, fl_dtype *out); /* header spellings only */
+int64_t fl_tensor_elements(const fl_tensor *t);
+int64_t fl_tensor_bytes(const fl_tensor *t); /* with scales */
+/* Writes "[2, 3]" to out (size bytes, always terminated) and returns out. */
+char *fl_shape_text(const int64_t *shape, int ndim, char *out, size_t size);
+
+/* Decodes n elements starting at element `first` into float32: F32, BF16, F16, F8_E4M3, F8_E5M2,
+ * and MXFP4 (first and n multiples of 2).  Exact.  FL_UNSUPPORTED for other types. */
+FL_MUST_CHECK fl_status fl_tensor_to_f32(const fl_tensor *t, int64_t first, int64_t n, float *out);
+
+float fl_bf16_to_f32(uint16_t x);
+uint16_t fl_f32_to_bf16(float x); /* round to nearest even; NaN stays NaN */
+float fl_f16_to_f32(uint16_t x);
+float fl_e8m0_to_f32(uint8_t x);      /* 2^(x - 127); 255 is NaN */
+extern const float fl_e2m1_table[16]; /* the sixteen MXFP4 code values */
+
+#endif

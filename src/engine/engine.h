@@ -1,0 +1,97 @@
+/* The engine room: requests in, tokens out.
+ *
+ * An engine owns a plan, a thread pool and a state manager for one model and runs steps that mix
+ * prompt chunks and single tokens of several requests.  It composes steps so that a result never
+ * depends on who shares them.  Single-threaded: one thread calls submit, step and cancel. */
+#ifndef FL_ENGINE_H
+#define FL_ENGINE_H
+
+#include "engine/sampler.h"
+#include "graph/plan.h"
+#include "model/model.h"
+#include "state/state.h"
+
+typedef struct fl_engine fl_engine;
+typedef struct fl_request fl_request;
+
+typedef struct fl_engine_options {
+    int threads;          /* 0: all processors */
+    int max_seqs;         /* requests alive at once; default 8 */
+    int chunk;            /* rows of a step at most; default 256, a multiple of FL_PAGE_TOKENS */
+    int64_t max_context;  /* tokens of one sequence; 0: what the model says, within memory */
+    int64_t cache_tokens; /* token rows over all sequences; 0: max_seqs * max_context */
+    bool fast;            /* precision fast */
+    fl_isa isa;           /* highest level to use; FL_ISA_COUNT: this machine's */
+    const char *kernels;  /* fl_plan_options.kernels */
+} fl_engine_options;
+
+/* Memory by part before anything is allocated. */
+typedef struct fl_engine_memory {
+    int64_t weights, workspace, state, total;
+} fl_engine_memory;
+FL_MUST_CHECK fl_status fl_engine_predict(const fl_model *m, const fl_engine_options *o,
+                                          fl_engine_memory *out, fl_error *err);
+
+FL_MUST_CHECK fl_status fl_engine_create(const fl_model *m, const fl_engine_options *o,
+                                         fl_engine **out, fl_error *err);
+void fl_engine_destroy(fl_engine *e); /* NULL is allowed; ends all requests without calling back */
+
+typedef enum fl_finish {
+    FL_FINISH_NONE,
+    FL_FINISH_STOP,
+    FL_FINISH_LENGTH,
+    FL_FINISH_CANCEL,
+    FL_FINISH_ERROR
+} fl_finish;
+
+typedef struct fl_logprob {
+    int32_t id;
+    float logprob;
+} fl_logprob;
+
+/* One generated token, or the end of the request. */
+typedef struct fl_token_event {
+    fl_request *request;
+    int32_t id;            /* FL_NO_TOKEN with the end of a request that gave no token this time */
+    float logprob;         /* of id, when asked for */
+    const fl_logprob *top; /* the n_top most probable, valid during the call */
+    int n_top;
+    fl_finish finish; /* not NONE: this was the last event of the request */
+    fl_error error;   /* with FL_FINISH_ERROR */
+} fl_token_event;
+typedef void (*fl_token_fn)(void *ctx, const fl_token_event *event);
+
+/* Sees the logits of prompt rows (perplexity, dumps): [n, vocab] for positions pos .. pos + n - 1.
+ */
+typedef void (*fl_rows_fn)(void *ctx, int64_t pos, int32_t n, const float *logits);
+
+typedef struct fl_request_params {
+    const int32_t *prompt;   /* copied */
+    int64_t n_prompt;        /* >= 1; with `continue_from` the tokens after the kept ones */
+    int64_t max_tokens;      /* 0: run the prompt only */
+    const int32_t *stop_ids; /* copied; ids that end the answer (reported, then STOP) */
+    size_t n_stop;
+    fl_sampling sampling;
+    fl_token_fn on_token;
+    void *ctx;
+    fl_rows_fn on_rows; /* not NULL: logits of every prompt row are computed and shown */
+    fl_tap_fn tap;      /* not NULL: sees the taps of every step this request is in */
+    void *tap_ctx;
+    fl_seq keep_from; /* a kept sequence to continue (consumed), or FL_NONE */
+    bool keep;        /* keep the sequence at the end: fl_request_kept */
+} fl_request_params;
+
+/* Queues a request; FL_BUSY when max_seqs are alive or the context cannot fit. */
+FL_MUST_CHECK fl_status fl_engine_submit(fl_engine *e, const fl_request_params *p, fl_request **out,
+                                         fl_error *err);
+void fl_engine_cancel(fl_engine *e, fl_request *r); /* its last event comes before this returns */
+/* Runs one step if there is work; *busy tells whether requests remain.  A failed step ends the
+ * requests in it with FL_FINISH_ERROR and leaves the engine usable. */
+FL_MUST_CHECK fl_status fl_engine_step(fl_engine *e, bool *busy, fl_error *err);
+
+/* With `keep`: valid inside the last event; the sequence then belongs to the caller. */
+fl_seq fl_request_kept(const fl_request *r);
+fl_state *fl_engine_state(fl_engine *e);
+const fl_plan *fl_engine_plan(const fl_engine *e);
+
+#endif

@@ -1,0 +1,30 @@
+/* Sampling: logits to one token.  Order: logit bias, penalties, then greedy (temperature 0), or
+ * temperature, top-k, top-p, min-p and a draw from a per-request generator.  Ties: lower id. */
+#ifndef FL_ENGINE_SAMPLER_H
+#define FL_ENGINE_SAMPLER_H
+
+#include "base/status.h"
+
+typedef struct fl_logit_bias {
+    int32_t id;
+    float bias;
+} fl_logit_bias;
+
+typedef struct fl_sampling {
+    float temperature; /* 0: greedy */
+    int32_t top_k;     /* 0: off */
+    float top_p;       /* 1: off */
+    float min_p;       /* 0: off */
+    float repetition;  /* 1: off; over prompt and answer, divides positive logits, multiplies
+                          negative */
+    float presence, frequency; /* 0: off; over the answer */
+    uint64_t seed;
+    const fl_logit_bias *bias;
+    size_t n_bias;
+    int n_top; /* log-probabilities to report; -1: none, 0: of the token only */
+} fl_sampling;
+
+fl_sampling fl_sampling_default(void); /* greedy, nothing else */
+FL_MUST_CHECK fl_status fl_sampling_check(const fl_sampling *s, fl_error *err);
+
+#endif

@@ -1,0 +1,41 @@
+/* A plan: the graph made flat for one machine.  It holds one workspace for all intermediates, whose
+ * size is known from the limits alone, and an array of kernel calls.  Running it allocates nothing
+ * and looks nothing up. */
+#ifndef FL_GRAPH_PLAN_H
+#define FL_GRAPH_PLAN_H
+
+#include "base/pool.h"
+#include "graph/graph.h"
+
+typedef struct fl_plan fl_plan;
+
+typedef struct fl_plan_options {
+    fl_limits limits;
+    fl_isa isa;          /* highest level to use; kernels above it are not considered */
+    bool fast;           /* precision fast: kernels with 8-bit activations are allowed */
+    const char *kernels; /* "mla=expanded,delta_rule=chunked" picks by name; NULL: preference */
+} fl_plan_options;
+
+/* Sees a tapped value right after it was computed: rows x width elements, `stride` apart; dtype F32
+ * or I32. */
+typedef void (*fl_tap_fn)(void *ctx, const char *kind, int index, const fl_arg *value,
+                          int32_t rows);
+
+/* Chooses kernels and sizes memory; allocates nothing but the plan itself, so it also serves to
+ * predict.  fl_plan_prepare allocates the workspace.  The graph must outlive the plan. */
+FL_MUST_CHECK fl_status fl_plan_create(const fl_graph *g, const fl_plan_options *opts,
+                                       fl_plan **out, fl_error *err);
+FL_MUST_CHECK fl_status fl_plan_prepare(fl_plan *p, fl_error *err);
+void fl_plan_destroy(fl_plan *p); /* NULL is allowed */
+
+size_t fl_plan_workspace_bytes(const fl_plan *p); /* intermediates and scratch */
+int fl_plan_calls(const fl_plan *p);
+const fl_kernel *fl_plan_kernel(const fl_plan *p, int node); /* chosen for graph node; NULL: view */
+
+/* Runs one step on the pool.  step must be within the limits.  tap may be NULL. */
+FL_MUST_CHECK fl_status fl_plan_run(fl_plan *p, fl_pool *pool, const fl_step *step, fl_tap_fn tap,
+                                    void *ctx, fl_error *err);
+/* The logits of the last step: [n_logits, vocab] float32, valid until the next. */
+float *fl_plan_logits(const fl_plan *p);
+
+#endif

@@ -1,0 +1,146 @@
+/* The base room: failure text, arenas, maps, vectors, the pool. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/arena.h"
+#include "base/pool.h"
+#include "base/status.h"
+#include "base/strmap.h"
+#include "base/vec.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+
+static void test_error_prefix(void **state)
+{
+    (void)state;
+    fl_error e;
+    assert_int_equal(fl_fail(&e, FL_IO, "tail %d", 7), FL_IO);
+    fl_error_prefix(&e, "head");
+    assert_string_equal(e.message, "head: tail 7");
+    char big[2000];
+    memset(big, 'x', sizeof big - 1);
+    big[sizeof big - 1] = 0;
+    fl_error_prefix(&e, "%s", big);
+    assert_int_equal(strlen(e.message), sizeof e.message - 1);
+    assert_int_equal(fl_fail(NULL, FL_NOMEM, "no place"), FL_NOMEM);
+    assert_string_equal(fl_status_text(FL_FORMAT), "malformed input");
+    assert_string_equal(fl_status_text((fl_status)999), "unknown status");
+}
+
+static void test_arena(void **state)
+{
+    (void)state;
+    fl_arena a = {0};
+    char *small = fl_arena_printf(&a, "%s-%d", "layer", 12);
+    char *big = fl_arena_alloc(&a, 1 << 20);
+    assert_non_null(big);
+    memset(big, 1, 1 << 20);
+    assert_string_equal(small, "layer-12");
+    assert_null(fl_arena_array(&a, SIZE_MAX / 2, 4));
+    fl_arena_free(&a);
+}
+
+static void test_strmap(void **state)
+{
+    (void)state;
+    static char keys[5000][16];
+    fl_strmap m = {0};
+    for (uint32_t i = 0; i < 5000; i++) {
+        int len = snprintf(keys[i], sizeof keys[i], "k%u", i * 7);
+        assert_true(fl_strmap_put(&m, keys[i], (size_t)len, i, NULL));
+    }
+    bool existing;
+    uint32_t v;
+    assert_true(fl_strmap_put(&m, "k7", 2, 99, &existing));
+    assert_true(existing);
+    for (uint32_t i = 0; i < 5000; i++) {
+        assert_true(fl_strmap_get(&m, keys[i], strlen(keys[i]), &v));
+        assert_int_equal(v, i);
+    }
+    assert_false(fl_strmap_get(&m, "k1", 2, &v));
+    fl_strmap_free(&m);
+}
+
+static void test_vec_survives_failure(void **state)
+{
+    (void)state;
+    FL_VEC(int) v = {0};
+    for (int i = 0; i < 8; i++)
+        assert_true(fl_vec_push(&v, i));
+    fl_mem_fail_at(1);
+    assert_false(fl_vec_push(&v, 8));
+    fl_mem_fail_at(0);
+    assert_int_equal(v.n, 8);
+    assert_int_equal(v.data[7], 7);
+    fl_vec_free(&v);
+}
+
+typedef struct region {
+    fl_pool *pool;
+    atomic_int seen[8];
+    atomic_int late;
+} region;
+
+static void region_task(void *ctx, int thread, int n_threads)
+{
+    region *r = ctx;
+    for (int round = 0; round < 50; round++) {
+        atomic_fetch_add(&r->seen[thread], 1);
+        fl_pool_barrier(r->pool, thread);
+        for (int i = 0; i < n_threads; i++) {
+            if (atomic_load(&r->seen[i]) < round + 1)
+                atomic_fetch_add(&r->late, 1);
+        }
+        fl_pool_barrier(r->pool, thread);
+    }
+}
+
+static void test_pool(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 4; n++) {
+        region r = {0};
+        assert_int_equal(fl_pool_create(n, &r.pool, NULL), FL_OK);
+        for (int k = 0; k < 20; k++)
+            fl_pool_run(r.pool, region_task, &r);
+        for (int i = 0; i < n; i++)
+            assert_int_equal(atomic_load(&r.seen[i]), 1000);
+        assert_int_equal(atomic_load(&r.late), 0);
+        fl_pool_destroy(r.pool);
+    }
+    fl_error e;
+    fl_pool *none;
+    assert_int_equal(fl_pool_create(0, &none, &e), FL_ARGUMENT);
+}
+
+static void test_split_covers(void **state)
+{
+    (void)state;
+    for (int64_t n = 0; n < 70; n++) {
+        for (int grain = 1; grain < 9; grain++) {
+            int64_t at = 0, b, e;
+            for (int t = 0; t < 3; t++) {
+                fl_split(n, grain, t, 3, &b, &e);
+                assert_int_equal(b, at);
+                assert_true(e >= b && (e == n || e % grain == 0));
+                at = e;
+            }
+            assert_int_equal(at, n);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_error_prefix), cmocka_unit_test(test_arena),
+        cmocka_unit_test(test_strmap),       cmocka_unit_test(test_vec_survives_failure),
+        cmocka_unit_test(test_pool),         cmocka_unit_test(test_split_covers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
