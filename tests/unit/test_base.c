@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "base/arena.h"
+#include "base/file.h"
 #include "base/pool.h"
 #include "base/status.h"
 #include "base/strmap.h"
@@ -135,12 +136,38 @@ static void test_split_covers(void **state)
     }
 }
 
+static void test_file(void **state)
+{
+    (void)state;
+    fl_buf b = {0};
+    fl_error e;
+    assert_true(fl_vec_append(&b, "head", 4));
+    assert_int_equal(fl_file_read("/nonexistent/file", 10, &b, &e), FL_NOTFOUND);
+    assert_int_equal(fl_file_read(FL_TEST_DATA, 10, &b, &e), FL_IO);
+    const char *path = FL_TINY_MODEL "/generation_config.json";
+    assert_int_equal(fl_file_read(path, 10, &b, &e), FL_FORMAT);
+    assert_non_null(strstr(e.message, "generation_config.json: has 86 bytes"));
+    fl_mem_fail_at(1);
+    assert_int_equal(fl_file_read(path, 86, &b, &e), FL_NOMEM);
+    fl_mem_fail_at(0);
+    assert_int_equal(b.n, 4);
+    assert_int_equal(fl_file_read(path, 86, &b, &e), FL_OK);
+    assert_int_equal(b.n, 90);
+    assert_memory_equal(b.data, "head{", 5);
+    assert_int_equal(b.data[89], '}');
+    /* A device has no size: read until the limit. */
+    assert_int_equal(fl_file_read("/dev/zero", 200000, &b, &e), FL_FORMAT);
+    assert_int_equal(b.n, 90);
+    fl_vec_free(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_error_prefix), cmocka_unit_test(test_arena),
         cmocka_unit_test(test_strmap),       cmocka_unit_test(test_vec_survives_failure),
         cmocka_unit_test(test_pool),         cmocka_unit_test(test_split_covers),
+        cmocka_unit_test(test_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
