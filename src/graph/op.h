@@ -35,6 +35,7 @@ typedef struct fl_type {
     int64_t dim[FL_MAX_DIMS];
     int32_t n_tensors; /* constants: 1, or the height of a stack of equal tensors (experts) */
     int32_t state;     /* FL_ROWS_STATE: index of the pool; else -1 */
+    bool paged;        /* FL_ROWS_STATE: an item (of dims) per token; else one per sequence */
 } fl_type;
 
 /* Elements of one row (activations) or of one tensor (constants). */
@@ -163,15 +164,37 @@ typedef struct fl_kernel {
                     size_t *shared);
 } fl_kernel;
 
+/* The kernels of one source file (at one processor level). */
+typedef struct fl_kernel_list {
+    const fl_kernel *kernels;
+    int n;
+} fl_kernel_list;
+
+#define FL_KERNEL_LIST(array)                                                                      \
+    {                                                                                              \
+        (array), (int)(sizeof(array) / sizeof *(array))                                            \
+    }
+
 /* All operators and kernels that exist; src/ops/registry.c has the one instance. */
 typedef struct fl_registry {
     const fl_op *const *ops;
     int n_ops;
-    const fl_kernel *const *kernels;
-    int n_kernels;
+    const fl_kernel_list *const *lists;
+    int n_lists;
 } fl_registry;
 
 const fl_op *fl_registry_op(const fl_registry *r, const char *name); /* or NULL */
+
+/* The i-th kernel, counted through all lists; NULL past the last:
+ * for (int i = 0; (k = fl_registry_kernel(r, i)) != NULL; i++) */
+static inline const fl_kernel *fl_registry_kernel(const fl_registry *r, int i)
+{
+    for (int l = 0; l < r->n_lists; i -= r->lists[l++]->n) {
+        if (i < r->lists[l]->n)
+            return &r->lists[l]->kernels[i];
+    }
+    return NULL;
+}
 
 static inline int32_t fl_rows_now(const fl_step *s, fl_rows rows)
 {

@@ -1,0 +1,20 @@
+/* The CPU kernel files.  Each is compiled once per processor level and defines, under the name
+ * that FL_CPU_NAME gives it, `const fl_kernel_list fl_cpu_kernels_FILE_LEVEL`. */
+#ifndef FL_OPS_CPU_FILES_H
+#define FL_OPS_CPU_FILES_H
+
+/* X(file, level), one line per file. */
+#define FL_CPU_FILES(X, level)
+
+/* L(X, level), for every level that CMakeLists.txt builds. */
+#if defined(__x86_64__)
+#define FL_CPU_LEVELS(L, X)                                                                        \
+    L(X, base)                                                                                     \
+    L(X, avx2)                                                                                     \
+    L(X, avx512)                                                                                   \
+    L(X, vnni)
+#else
+#define FL_CPU_LEVELS(L, X) L(X, base)
+#endif
+
+#endif
