@@ -75,7 +75,8 @@ typedef struct fl_request_params {
     fl_token_fn on_token;
     void *ctx;
     fl_rows_fn on_rows; /* not NULL: logits of every prompt row are computed and shown */
-    fl_tap_fn tap;      /* not NULL: sees the taps of every step this request is in */
+    void *rows_ctx;
+    fl_tap_fn tap; /* not NULL: sees the taps of every step this request is in */
     void *tap_ctx;
     fl_seq keep_from; /* a kept sequence to continue (consumed), or FL_NONE */
     bool keep;        /* keep the sequence at the end: fl_request_kept */
@@ -89,6 +90,8 @@ void fl_engine_cancel(fl_engine *e, fl_request *r); /* its last event comes befo
  * requests in it with FL_FINISH_ERROR and leaves the engine usable. */
 FL_MUST_CHECK fl_status fl_engine_step(fl_engine *e, bool *busy, fl_error *err);
 
+/* Tokens of the prompt that have run so far (kept ones not counted). */
+int64_t fl_request_done(const fl_request *r);
 /* With `keep`: valid inside the last event; the sequence then belongs to the caller. */
 fl_seq fl_request_kept(const fl_request *r);
 fl_state *fl_engine_state(fl_engine *e);
