@@ -16,22 +16,29 @@ typedef struct fl_request fl_request;
 
 typedef struct fl_engine_options {
     int threads;          /* 0: all processors */
-    int max_seqs;         /* requests alive at once; default 8 */
-    int chunk;            /* rows of a step at most; default 256, a multiple of FL_PAGE_TOKENS */
-    int64_t max_context;  /* tokens of one sequence; 0: what the model says, within memory */
-    int64_t cache_tokens; /* token rows over all sequences; 0: max_seqs * max_context */
+    int max_seqs;         /* requests alive and sequences kept at once; 0: 8 */
+    int chunk;            /* prompt rows of a step at most, a multiple of FL_PAGE_TOKENS; 0: 256.
+                             Decoding requests add a row each. */
+    int64_t max_context;  /* tokens of one sequence; 0: what the model says, at most 65536 */
+    int64_t cache_tokens; /* token rows over all sequences; 0: one whole context, and at least 8192
+                             (or the context) for each of max_seqs */
+    int max_snapshots;    /* recurrent records that callers may keep in fl_engine_state; 0: none */
     bool fast;            /* precision fast */
     fl_isa isa;           /* highest level to use; FL_ISA_COUNT: this machine's */
     const char *kernels;  /* fl_plan_options.kernels */
 } fl_engine_options;
 
-/* Memory by part before anything is allocated. */
+fl_engine_options fl_engine_options_default(void); /* this machine's level, 0 elsewhere */
+
+/* Memory by part before anything is allocated.  workspace: intermediates, scratch and the step's
+ * own arrays; state: the whole cache, although it is touched only as it is used. */
 typedef struct fl_engine_memory {
     int64_t weights, workspace, state, total;
 } fl_engine_memory;
 FL_MUST_CHECK fl_status fl_engine_predict(const fl_model *m, const fl_engine_options *o,
                                           fl_engine_memory *out, fl_error *err);
 
+/* The model must outlive the engine. */
 FL_MUST_CHECK fl_status fl_engine_create(const fl_model *m, const fl_engine_options *o,
                                          fl_engine **out, fl_error *err);
 void fl_engine_destroy(fl_engine *e); /* NULL is allowed; ends all requests without calling back */
@@ -59,6 +66,9 @@ typedef struct fl_token_event {
     fl_finish finish; /* not NONE: this was the last event of the request */
     fl_error error;   /* with FL_FINISH_ERROR */
 } fl_token_event;
+
+/* Callbacks run inside fl_engine_step (and the end of a cancelled request inside fl_engine_cancel).
+ * They may submit and cancel, their own request too, but not step or destroy. */
 typedef void (*fl_token_fn)(void *ctx, const fl_token_event *event);
 
 /* Sees the logits of prompt rows (perplexity, dumps): [n, vocab] for positions pos .. pos + n - 1.
@@ -67,32 +77,40 @@ typedef void (*fl_rows_fn)(void *ctx, int64_t pos, int32_t n, const float *logit
 
 typedef struct fl_request_params {
     const int32_t *prompt;   /* copied */
-    int64_t n_prompt;        /* >= 1; with `continue_from` the tokens after the kept ones */
+    int64_t n_prompt;        /* >= 1; with keep_from the tokens after the kept ones */
     int64_t max_tokens;      /* 0: run the prompt only */
     const int32_t *stop_ids; /* copied; ids that end the answer (reported, then STOP) */
     size_t n_stop;
     fl_sampling sampling;
-    fl_token_fn on_token;
+    fl_token_fn on_token; /* may be NULL */
     void *ctx;
     fl_rows_fn on_rows; /* not NULL: logits of every prompt row are computed and shown */
     void *rows_ctx;
-    fl_tap_fn tap; /* not NULL: sees the taps of every step this request is in */
+    fl_tap_fn tap; /* not NULL: sees the taps of every step this request is in, its own rows only */
     void *tap_ctx;
-    fl_seq keep_from; /* a kept sequence to continue (consumed), or FL_NONE */
+    fl_seq keep_from; /* a kept sequence to continue, or FL_NONE; consumed when submit succeeds */
     bool keep;        /* keep the sequence at the end: fl_request_kept */
 } fl_request_params;
 
-/* Queues a request; FL_BUSY when max_seqs are alive or the context cannot fit. */
+fl_request_params fl_request_params_default(void); /* greedy, no kept sequence, 0 elsewhere */
+
+/* Queues a request.  Room for the prompt and max_tokens is reserved here, so a request that was
+ * taken never runs out.  FL_BUSY when max_seqs are alive or the cache has no room at this moment;
+ * FL_ARGUMENT when it can never fit, or a token id is outside the vocabulary.  *out is valid until
+ * the last event has been delivered. */
 FL_MUST_CHECK fl_status fl_engine_submit(fl_engine *e, const fl_request_params *p, fl_request **out,
                                          fl_error *err);
 void fl_engine_cancel(fl_engine *e, fl_request *r); /* its last event comes before this returns */
 /* Runs one step if there is work; *busy tells whether requests remain.  A failed step ends the
- * requests in it with FL_FINISH_ERROR and leaves the engine usable. */
+ * requests in it with FL_FINISH_ERROR, is also returned, and leaves the engine usable. */
 FL_MUST_CHECK fl_status fl_engine_step(fl_engine *e, bool *busy, fl_error *err);
 
 /* Tokens of the prompt that have run so far (kept ones not counted). */
 int64_t fl_request_done(const fl_request *r);
-/* With `keep`: valid inside the last event; the sequence then belongs to the caller. */
+/* With `keep`: valid inside the last event; the sequence then belongs to the caller, who continues
+ * it (keep_from) or releases it.  It holds every token that was run: prompt and answer but for the
+ * last token of the answer, which the next prompt begins with (fl_state_pos tells).  FL_NONE after
+ * an error. */
 fl_seq fl_request_kept(const fl_request *r);
 fl_state *fl_engine_state(fl_engine *e);
 const fl_plan *fl_engine_plan(const fl_engine *e);
