@@ -1,0 +1,55 @@
+/* Inside the state room: what its source files share. */
+#ifndef FL_STATE_INTERNAL_H
+#define FL_STATE_INTERNAL_H
+
+#include "state/state.h"
+
+/* One pool as laid out: its spec (a hash stands for the name, which is borrowed) and its sizes. */
+typedef struct fl_pool_info {
+    uint64_t name_hash;
+    int64_t elements, item_bytes, items;
+    fl_dtype dtype;
+    bool paged;
+    void *raw; /* the allocation that the pool's aligned base lies in */
+} fl_pool_info;
+
+typedef struct fl_seq_state {
+    bool live;
+    int64_t pos;
+    int32_t n_pages; /* reserved, from position 0 on; at least what pos needs */
+    int32_t *pages;  /* [max_pages] */
+} fl_seq_state;
+
+typedef struct fl_snap_state {
+    fl_seq owner; /* FL_NONE: free */
+    int64_t pos;
+} fl_snap_state;
+
+/* Recurrent records: sequence s has record s, snapshot k has record n_seqs + k. */
+struct fl_state {
+    fl_state_limits limits;
+    int n_pools;
+    fl_pool_info *info;   /* [n_pools] */
+    fl_state_pool *pools; /* [n_pools] */
+    bool recurrent;       /* some pool is */
+
+    int32_t n_pages, n_free;
+    int32_t *free_pages; /* [n_pages], a stack of n_free */
+    int32_t *refs;       /* [n_pages] sequences that hold the page */
+
+    int32_t max_pages;    /* of one sequence */
+    int32_t *tables;      /* [n_seqs][max_pages] */
+    fl_seq_state *seqs;   /* [n_seqs] */
+    fl_snap_state *snaps; /* [n_snaps] */
+};
+
+static inline int64_t fl_pages_for(int64_t tokens)
+{
+    return tokens / FL_PAGE_TOKENS + (tokens % FL_PAGE_TOKENS != 0);
+}
+
+/* The live sequence, or NULL. */
+fl_seq_state *fl_state_find(const fl_state *st, fl_seq seq);
+FL_MUST_CHECK fl_status fl_state_dead(fl_seq seq, fl_error *err); /* FL_ARGUMENT, in words */
+
+#endif
