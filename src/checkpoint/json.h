@@ -19,7 +19,8 @@ typedef enum fl_json_type {
     FL_JSON_OBJECT
 } fl_json_type;
 
-/* Parses one document of at most max_bytes; what names it in messages.  *out is owned:
+/* Parses one document (of at most 512 MiB, 128 levels and 8 Mi values; fl_json_read:
+ * of at most max_bytes); what names it in messages.  *out is owned:
  * fl_json_free.  Objects keep the order of their keys. */
 FL_MUST_CHECK fl_status fl_json_parse(const char *text, size_t len, const char *what, fl_json **out,
                                       fl_error *err);
@@ -49,7 +50,8 @@ const fl_json *fl_json_iter_value(void *it);
 FL_MUST_CHECK fl_status fl_json_dump(const fl_json *v, bool spaced, bool sorted, fl_buf *out);
 /* Appends the JSON string literal of text (quotes included, non-ASCII kept). */
 bool fl_json_quote(const char *text, size_t len, fl_buf *out);
-/* Appends a float as Python's repr does (shortest that round-trips, "1e+16", "0.1", "2.0"). */
+/* Appends a float as json.dumps does (shortest that round-trips: "1e+16", "0.1", "2.0"; NaN and
+ * the infinities are "NaN", "Infinity", "-Infinity", which fl_json_parse refuses). */
 bool fl_json_real(double x, fl_buf *out);
 
 #endif

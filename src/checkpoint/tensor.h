@@ -53,8 +53,19 @@ int64_t fl_tensor_bytes(const fl_tensor *t); /* with scales */
 /* Writes "[2, 3]" to out (size bytes, always terminated) and returns out. */
 char *fl_shape_text(const int64_t *shape, int ndim, char *out, size_t size);
 
+/* The product of the dims; false when a dim is negative or the byte size of so many elements of
+ * any type would not fit in int64_t. */
+bool fl_shape_elements(const int64_t *shape, int ndim, int64_t *out);
+
+/* Joins X.weight_packed (U8 [.., out, in / 2]) and X.weight_scale (U8 or F8_E8M0 [.., out, in /
+ * 32]) into one MXFP4 tensor [.., out, in]; both data are NULL or neither.  The message says which
+ * dims disagree; the caller adds the name. */
+FL_MUST_CHECK fl_status fl_tensor_mxfp4(const fl_tensor *packed, const fl_tensor *scale,
+                                        fl_tensor *out, fl_error *err);
+
 /* Decodes n elements starting at element `first` into float32: F32, BF16, F16, F8_E4M3, F8_E5M2,
- * and MXFP4 (first and n multiples of 2).  Exact.  FL_UNSUPPORTED for other types. */
+ * and MXFP4 (first and n multiples of 2).  Exact.  FL_UNSUPPORTED for other types, FL_ARGUMENT for
+ * a range outside the tensor or a tensor without data. */
 FL_MUST_CHECK fl_status fl_tensor_to_f32(const fl_tensor *t, int64_t first, int64_t n, float *out);
 
 float fl_bf16_to_f32(uint16_t x);
