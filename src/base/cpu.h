@@ -4,7 +4,8 @@
 
 /* Levels in rising order; each includes the ones before it.
  * BASE: whatever the compiler targets by default.  AVX2: x86-64-v3 (AVX2, FMA, F16C, BMI).
- * AVX512: x86-64-v4 (F, BW, CD, DQ, VL).  VNNI: AVX512 with VNNI and BF16 (Ice Lake to Zen 4). */
+ * AVX512: x86-64-v4 (F, BW, CD, DQ, VL).  VNNI: AVX512 with VNNI, VBMI and BF16 (Zen 4,
+ * Sapphire Rapids). */
 typedef enum fl_isa { FL_ISA_BASE, FL_ISA_AVX2, FL_ISA_AVX512, FL_ISA_VNNI, FL_ISA_COUNT } fl_isa;
 
 fl_isa fl_cpu_isa(void);             /* the highest level this machine has */
