@@ -20,18 +20,23 @@ typedef struct fl_tokenizer_spec {
     int64_t max_chars;   /* longer text is cut into pieces of this many characters; 0: no limit */
     int64_t max_run;     /* and where a run of one class (space or not) exceeds this; 0: no limit */
     int64_t vocab_size;  /* rows of the embedding: ids above the ranks are special slots */
-    const char *reserved; /* printf name of unnamed special slots: "<|reserved_token_%d|>" */
+    const char *reserved; /* name of unnamed special slots, with one %d: "<|reserved_token_%d|>" */
 } fl_tokenizer_spec;
 
+/* Reads spec->file and tokenizer_config.json (added_tokens_decoder) of dir; kimi-k3 6.1.  spec is
+ * not kept.  Errors: FL_MODEL for the pattern, FL_FORMAT for the files, with line or key. */
 FL_MUST_CHECK fl_status fl_tokenizer_open(const char *dir, const fl_tokenizer_spec *spec,
                                           fl_tokenizer **out, fl_error *err);
 void fl_tokenizer_close(fl_tokenizer *t); /* NULL is allowed */
 
-/* Appends the ids of text (any bytes; broken UTF-8 is replaced as Python's errors="replace"
- * would).  specials: named special tokens in the text become their ids. */
+/* Appends the ids of text (any bytes up to 1 GiB; broken UTF-8 is replaced as Python's
+ * errors="replace" would).  specials: names of special tokens in the text, those of reserved slots
+ * too, become their ids.  On failure out is as before.  Any number of threads may encode with one
+ * tokenizer. */
 FL_MUST_CHECK fl_status fl_tokenizer_encode(const fl_tokenizer *t, const char *text, size_t len,
                                             bool specials, fl_ids *out, fl_error *err);
-/* The bytes of one id ({NULL, 0} for an id outside the vocabulary). */
+/* The bytes of one id, for a special token its name ({NULL, 0} for an id outside the vocabulary).
+ * Borrowed from t. */
 fl_bytes fl_tokenizer_bytes(const fl_tokenizer *t, int32_t id);
 /* The id of a special token by its name, or FL_NO_TOKEN. */
 enum { FL_NO_TOKEN = -1 };
@@ -40,7 +45,8 @@ bool fl_tokenizer_is_special(const fl_tokenizer *t, int32_t id); /* any id above
 int64_t fl_tokenizer_size(const fl_tokenizer *t);                /* ids are 0 .. size - 1 */
 
 /* Streaming: feed bytes of tokens, take out whole characters only.  Invalid bytes become U+FFFD;
- * at the end a dangling partial character does too. */
+ * at the end a dangling partial character does too.  False when memory ran out: then s and out are
+ * as before. */
 typedef struct fl_utf8_stream {
     unsigned char held[4];
     int n;
