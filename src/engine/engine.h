@@ -51,11 +51,6 @@ typedef enum fl_finish {
     FL_FINISH_ERROR
 } fl_finish;
 
-typedef struct fl_logprob {
-    int32_t id;
-    float logprob;
-} fl_logprob;
-
 /* One generated token, or the end of the request. */
 typedef struct fl_token_event {
     fl_request *request;

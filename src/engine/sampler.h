@@ -11,6 +11,11 @@ typedef struct fl_logit_bias {
     float bias;
 } fl_logit_bias;
 
+typedef struct fl_logprob {
+    int32_t id;
+    float logprob; /* natural logarithm */
+} fl_logprob;
+
 typedef struct fl_sampling {
     float temperature; /* 0: greedy */
     int32_t top_k;     /* 0: off */

@@ -1,0 +1,56 @@
+/* Inside the engine room: the sampler of one request and the scratch that all share. */
+#ifndef FL_ENGINE_SAMPLER_INTERNAL_H
+#define FL_ENGINE_SAMPLER_INTERNAL_H
+
+#include "engine/sampler.h"
+
+typedef struct fl_candidate {
+    float x, w; /* logit; weight exp((x - max) / temperature) */
+    int32_t id;
+} fl_candidate;
+
+/* One per engine; a draw leaves nothing in it but the reported log-probabilities. */
+typedef struct fl_sample_scratch {
+    float *edited;            /* [vocab] logits with bias and penalties */
+    fl_candidate *candidates; /* [vocab] */
+    fl_logprob top[FL_MAX_TOP];
+} fl_sample_scratch;
+
+int64_t fl_sample_scratch_bytes(int64_t vocab);
+FL_MUST_CHECK fl_status fl_sample_scratch_init(fl_sample_scratch *s, int64_t vocab, fl_error *err);
+void fl_sample_scratch_free(fl_sample_scratch *s); /* zeroed memory is allowed */
+
+typedef struct fl_sampler {
+    fl_sampling s; /* its bias is the sampler's own copy */
+    int64_t vocab;
+    uint64_t rng;
+    uint32_t *marks; /* [vocab] 0: not seen, else 1 + times in the answer; NULL: no penalties */
+    int32_t *seen;   /* [vocab] the ids whose mark is not 0 */
+    int64_t n_seen;
+} fl_sampler;
+
+FL_MUST_CHECK fl_status fl_sampler_init(fl_sampler *sm, const fl_sampling *s, int64_t vocab,
+                                        fl_error *err);
+void fl_sampler_free(fl_sampler *sm); /* zeroed memory is allowed */
+/* Tells the penalties of one more token of the prompt or the answer. */
+void fl_sampler_note(fl_sampler *sm, int32_t id, bool answer);
+
+typedef struct fl_sample {
+    int32_t id;
+    float logprob;         /* 0 unless n_top >= 0 */
+    const fl_logprob *top; /* in the scratch: most probable first; [n_top] */
+    int n_top;
+} fl_sample;
+
+/* Picks the next token.  FL_NUMERIC when a logit is NaN or infinite. */
+FL_MUST_CHECK fl_status fl_sampler_draw(fl_sampler *sm, const float *logits,
+                                        fl_sample_scratch *scratch, fl_sample *out, fl_error *err);
+
+bool fl_all_finite(const float *x, int64_t n);
+
+/* How many of the n >= 1 candidates, taken in falling order (higher x first, then lower id), it
+ * needs for their weights to sum to `target` (at least 1); they are moved to the front, the last of
+ * the order among them to the end of that front.  by_count: every weight counts as 1. */
+int64_t fl_candidates_best(fl_candidate *c, int64_t n, double target, bool by_count);
+
+#endif
