@@ -1,6 +1,6 @@
 /* What the operator definitions share, and what kernels need to know of them: the fl_op of every
  * operator, the indices of its attributes, and the check of an input against what is wanted of it,
- * which writes the message. */
+ * which writes the message (the graph puts the layer, the operator and all shapes before it). */
 #ifndef FL_OPS_DEF_INTERNAL_H
 #define FL_OPS_DEF_INTERNAL_H
 
@@ -45,6 +45,8 @@ enum { FL_EXPERTS_ACT, FL_EXPERTS_CONSTS };
 enum { FL_RESIDUAL_MIX_EPS };
 enum { FL_EXPR_TEXT, FL_EXPR_NAMES, FL_EXPR_CONSTS };
 enum { FL_VIEW_OFFSET, FL_VIEW_DIMS };
+
+enum { FL_MIX_SOURCES = 32 }; /* most sources of one residual_mix */
 
 /* ---- what an input has to be ---- */
 

@@ -26,4 +26,9 @@ FL_REF_FILES(FL_REF_DECLARE)
 /* Runs a compiled expression on one value per input. */
 float fl_ref_expr(const fl_expr *e, const float *inputs);
 
+double fl_ref_dot(const float *a, const float *b, int64_t n);
+
+/* n elements of a weight from element `first` on, as float.  The type is one that infer accepts. */
+void fl_ref_decode(const fl_tensor *t, int64_t first, int64_t n, float *out);
+
 #endif
