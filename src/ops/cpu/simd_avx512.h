@@ -1,0 +1,240 @@
+/* simd.h on AVX-512 (F, BW, DQ, VL): a vector is one zmm register. */
+#ifndef FL_OPS_CPU_SIMD_AVX512_H
+#define FL_OPS_CPU_SIMD_AVX512_H
+
+#include <immintrin.h>
+
+typedef __m512 vf;
+typedef __m512i vi;
+typedef __mmask16 vm;
+typedef __m512 vmx;
+
+FL_INLINE vm vm_first(int n)
+{
+    return (vm)((1u << n) - 1u);
+}
+FL_INLINE vm vm_and(vm a, vm b)
+{
+    return a & b;
+}
+FL_INLINE vm vm_or(vm a, vm b)
+{
+    return a | b;
+}
+FL_INLINE vm vm_not(vm a)
+{
+    return (vm)~a;
+}
+
+FL_INLINE vf vf_zero(void)
+{
+    return _mm512_setzero_ps();
+}
+FL_INLINE vf vf_set1(float x)
+{
+    return _mm512_set1_ps(x);
+}
+FL_INLINE vf vf_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+FL_INLINE vf vf_loadn(const float *p, int n)
+{
+    return _mm512_maskz_loadu_ps(vm_first(n), p);
+}
+FL_INLINE void vf_store(float *p, vf a)
+{
+    _mm512_storeu_ps(p, a);
+}
+FL_INLINE void vf_storen(float *p, vf a, int n)
+{
+    _mm512_mask_storeu_ps(p, vm_first(n), a);
+}
+
+FL_INLINE vf vf_from_bf16(__m256i x)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+}
+FL_INLINE vf vf_load_bf16(const uint16_t *p)
+{
+    return vf_from_bf16(_mm256_loadu_si256((const __m256i *)p));
+}
+FL_INLINE vf vf_loadn_bf16(const uint16_t *p, int n)
+{
+    return vf_from_bf16(_mm256_maskz_loadu_epi16(vm_first(n), p));
+}
+FL_INLINE vf vf_load_f16(const uint16_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+FL_INLINE vf vf_loadn_f16(const uint16_t *p, int n)
+{
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(vm_first(n), p));
+}
+
+FL_INLINE vmx vmx_table(float scale)
+{
+    return _mm512_mul_ps(_mm512_loadu_ps(fl_e2m1_table), _mm512_set1_ps(scale));
+}
+/* The lookup reads only the low four bits of a lane: what stands above a code may stay there. */
+FL_INLINE vf vmx_load(vmx t, const uint8_t *codes)
+{
+    int64_t bits;
+    memcpy(&bits, codes, sizeof bits);
+    __m512i c = _mm512_set1_epi64(bits);
+#if defined(__AVX512VBMI__)
+    /* 64-bit part j: bits from 8j to its low half, bits from 8j + 4 to its high half */
+    c = _mm512_multishift_epi64_epi8(_mm512_set_epi64(0x3c00000038, 0x3400000030, 0x2c00000028,
+                                                      0x2400000020, 0x1c00000018, 0x1400000010,
+                                                      0x0c00000008, 0x0400000000),
+                                     c);
+#else
+    c = _mm512_shuffle_epi8(c, _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0));
+    c = _mm512_srlv_epi32(c, _mm512_set1_epi64(0x400000000));
+#endif
+    return _mm512_permutexvar_ps(c, t);
+}
+
+FL_INLINE vf vf_add(vf a, vf b)
+{
+    return _mm512_add_ps(a, b);
+}
+FL_INLINE vf vf_sub(vf a, vf b)
+{
+    return _mm512_sub_ps(a, b);
+}
+FL_INLINE vf vf_mul(vf a, vf b)
+{
+    return _mm512_mul_ps(a, b);
+}
+FL_INLINE vf vf_div(vf a, vf b)
+{
+    return _mm512_div_ps(a, b);
+}
+FL_INLINE vf vf_sqrt(vf a)
+{
+    return _mm512_sqrt_ps(a);
+}
+FL_INLINE vf vf_fma(vf a, vf b, vf c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+FL_INLINE vf vf_neg(vf a)
+{
+    return _mm512_xor_ps(a, _mm512_set1_ps(-0.0f));
+}
+FL_INLINE vf vf_abs(vf a)
+{
+    return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), a);
+}
+FL_INLINE vf vf_min(vf a, vf b)
+{
+    return _mm512_min_ps(a, b);
+}
+FL_INLINE vf vf_max(vf a, vf b)
+{
+    return _mm512_max_ps(a, b);
+}
+FL_INLINE vm vf_lt(vf a, vf b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
+}
+FL_INLINE vm vf_le(vf a, vf b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ);
+}
+FL_INLINE vm vf_eq(vf a, vf b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ);
+}
+FL_INLINE vf vf_select(vm m, vf a, vf b)
+{
+    return _mm512_mask_blend_ps(m, b, a);
+}
+
+FL_INLINE vi vf_to_vi(vf a)
+{
+    return _mm512_cvtps_epi32(a);
+}
+FL_INLINE vf vi_to_vf(vi a)
+{
+    return _mm512_cvtepi32_ps(a);
+}
+FL_INLINE vi vf_bits(vf a)
+{
+    return _mm512_castps_si512(a);
+}
+FL_INLINE vf vi_float(vi a)
+{
+    return _mm512_castsi512_ps(a);
+}
+FL_INLINE vi vi_set1(int32_t x)
+{
+    return _mm512_set1_epi32(x);
+}
+FL_INLINE vi vi_load(const int32_t *p)
+{
+    return _mm512_loadu_si512(p);
+}
+FL_INLINE void vi_store(int32_t *p, vi a)
+{
+    _mm512_storeu_si512(p, a);
+}
+FL_INLINE vi vi_add(vi a, vi b)
+{
+    return _mm512_add_epi32(a, b);
+}
+FL_INLINE vi vi_sub(vi a, vi b)
+{
+    return _mm512_sub_epi32(a, b);
+}
+FL_INLINE vi vi_and(vi a, vi b)
+{
+    return _mm512_and_si512(a, b);
+}
+FL_INLINE vi vi_or(vi a, vi b)
+{
+    return _mm512_or_si512(a, b);
+}
+FL_INLINE vi vi_shl(vi a, int n)
+{
+    return _mm512_slli_epi32(a, (unsigned)n);
+}
+FL_INLINE vi vi_sar(vi a, int n)
+{
+    return _mm512_srai_epi32(a, (unsigned)n);
+}
+FL_INLINE vi vi_max(vi a, vi b)
+{
+    return _mm512_max_epi32(a, b);
+}
+FL_INLINE vm vi_lt(vi a, vi b)
+{
+    return _mm512_cmplt_epi32_mask(a, b);
+}
+FL_INLINE vm vi_eq(vi a, vi b)
+{
+    return _mm512_cmpeq_epi32_mask(a, b);
+}
+
+/* The lower half of a and the upper half of a. */
+FL_INLINE __m256 vf_low(vf a)
+{
+    return _mm512_castps512_ps256(a);
+}
+FL_INLINE __m256 vf_high(vf a)
+{
+    return _mm512_extractf32x8_ps(a, 1);
+}
+FL_INLINE __m256i vi_low(vi a)
+{
+    return _mm512_castsi512_si256(a);
+}
+FL_INLINE __m256i vi_high(vi a)
+{
+    return _mm512_extracti64x4_epi64(a, 1);
+}
+
+#include "ops/cpu/simd_x86.h"
+
+#endif
