@@ -191,8 +191,8 @@ fl_status fl_graph_finish(fl_graph *g, fl_error *err)
     if (g->logits == FL_NONE && g->taps.n == 0)
         return fl_fail(err, FL_MODEL, "the graph has no output");
     g->finished = true;
-    FL_TRY(fl_graph_fold(g, err));
     FL_TRY(fl_graph_prune(g, err));
+    FL_TRY(fl_graph_fold(g, err));
     return fl_graph_merge(g, err);
 }
 

@@ -52,6 +52,8 @@ fl_status fl_graph_nomem(fl_error *err);
 fl_node_view fl_node_seen(const fl_node *node);
 /* Adds a value; FL_NONE when memory ran out. */
 fl_val fl_graph_add_value(fl_graph *g, const fl_type *type, const fl_tensor *tensors);
+/* Appends to text, which is `size` bytes and always terminated; what does not fit is cut. */
+void fl_text_append(char *text, size_t size, const char *more);
 /* Puts "label: op(inputs with shapes): " before the message of err. */
 void fl_node_explain(fl_error *err, const fl_node *node);
 /* Runs the operator's rules over a node whose op, in, in_type and attr are set: infers and checks
@@ -59,8 +61,8 @@ void fl_node_explain(fl_error *err, const fl_node *node);
 FL_MUST_CHECK fl_status fl_node_infer(fl_graph *g, fl_node *node, fl_error *err);
 
 /* The passes, in the order in which they run. */
-FL_MUST_CHECK fl_status fl_graph_fold(fl_graph *g, fl_error *err);  /* fold.c */
 FL_MUST_CHECK fl_status fl_graph_prune(fl_graph *g, fl_error *err); /* prune.c */
+FL_MUST_CHECK fl_status fl_graph_fold(fl_graph *g, fl_error *err);  /* fold.c */
 FL_MUST_CHECK fl_status fl_graph_merge(fl_graph *g, fl_error *err); /* merge.c */
 
 #endif

@@ -5,8 +5,7 @@
 
 #include <stdio.h>
 
-/* Appends to text, which is `size` bytes and always terminated; what does not fit is cut. */
-static void append(char *text, size_t size, const char *more)
+void fl_text_append(char *text, size_t size, const char *more)
 {
     size_t n = strlen(text);
     snprintf(text + n, size - n, "%s", more);
@@ -16,29 +15,29 @@ static void append_type(char *text, size_t size, const fl_type *t)
 {
     char piece[32], shape[96];
     if (!t) {
-        append(text, size, "none");
+        fl_text_append(text, size, "none");
         return;
     }
     switch (t->rows) {
     case FL_ROWS_CONST:
         if (t->n_tensors != 1) {
             snprintf(piece, sizeof piece, "%d x ", (int)t->n_tensors);
-            append(text, size, piece);
+            fl_text_append(text, size, piece);
         }
-        append(text, size, fl_dtype_name(t->dtype));
+        fl_text_append(text, size, fl_dtype_name(t->dtype));
         break;
     case FL_ROWS_TOKENS:
-        append(text, size, t->dtype == FL_I32 ? "tokens I32" : "tokens");
+        fl_text_append(text, size, t->dtype == FL_I32 ? "tokens I32" : "tokens");
         break;
     case FL_ROWS_LOGITS:
-        append(text, size, t->dtype == FL_I32 ? "logits I32" : "logits");
+        fl_text_append(text, size, t->dtype == FL_I32 ? "logits I32" : "logits");
         break;
     case FL_ROWS_STATE:
-        append(text, size, "state");
+        fl_text_append(text, size, "state");
         break;
     }
-    append(text, size, " ");
-    append(text, size, fl_shape_text(t->dim, t->ndim, shape, sizeof shape));
+    fl_text_append(text, size, " ");
+    fl_text_append(text, size, fl_shape_text(t->dim, t->ndim, shape, sizeof shape));
 }
 
 void fl_node_explain(fl_error *err, const fl_node *node)
@@ -46,7 +45,7 @@ void fl_node_explain(fl_error *err, const fl_node *node)
     char shapes[200] = "";
     for (int i = 0; i < node->n_in; i++) {
         if (i)
-            append(shapes, sizeof shapes, ", ");
+            fl_text_append(shapes, sizeof shapes, ", ");
         append_type(shapes, sizeof shapes, node->in_type[i]);
     }
     fl_error_prefix(err, "%.100s: %s(%s)", node->label, node->op->name, shapes);
@@ -87,8 +86,8 @@ static fl_status set_attr(fl_graph *g, const fl_op *op, const fl_node_attr *give
     if (k == op->n_attrs) {
         char known[200] = "";
         for (int i = 0; i < op->n_attrs; i++) {
-            append(known, sizeof known, i ? ", " : "; it has ");
-            append(known, sizeof known, op->attrs[i].name);
+            fl_text_append(known, sizeof known, i ? ", " : "; it has ");
+            fl_text_append(known, sizeof known, op->attrs[i].name);
         }
         return fl_fail(err, FL_MODEL, "unknown attribute \"%.60s\"%s", given->name, known);
     }

@@ -1,0 +1,170 @@
+/* Choosing a kernel for every node: among the kernels of the operator that the processor level and
+ * the precision allow and that fit the node, the one of highest preference; on equal preference the
+ * one for the higher level, then the earlier in the registry.  A caller may name kernels
+ * ("mla=expanded"): a name stands for the kernel of this name or for a family, the part before a
+ * dash ("rows16" for "rows16-avx512").  A named kernel is taken where it fits; elsewhere the rule
+ * above applies, so one name can serve a model of mixed weight types. */
+#include "graph/plan_internal.h"
+
+typedef struct pick { /* one "op=name" */
+    const char *name; /* NULL: none for this operator */
+    int len;
+    int nodes, hits; /* nodes of the operator, and those that got the named kernel */
+} pick;
+
+typedef struct chooser {
+    const fl_registry *registry;
+    const fl_plan_options *opts;
+    pick *picks; /* [n_ops] */
+} chooser;
+
+static int op_index(const fl_registry *r, const fl_op *op)
+{
+    int i = 0;
+    while (r->ops[i] != op)
+        i++;
+    return i;
+}
+
+static bool is_for(const fl_kernel *k, const fl_op *op)
+{
+    return strcmp(k->op, op->name) == 0;
+}
+
+static bool allowed(const fl_kernel *k, const fl_plan_options *o)
+{
+    return k->isa <= o->isa && (!k->fast || o->fast);
+}
+
+static bool is_named(const fl_kernel *k, const pick *p)
+{
+    return strncmp(k->name, p->name, (size_t)p->len) == 0 &&
+           (k->name[p->len] == 0 || k->name[p->len] == '-');
+}
+
+/* ---- "op=name,op=name" ---- */
+
+static fl_status check_pick(const chooser *c, const fl_op *op, const pick *p, fl_error *err)
+{
+    const fl_kernel *k, *refused = NULL;
+    char known[200] = "";
+    for (int i = 0; (k = fl_registry_kernel(c->registry, i)) != NULL; i++) {
+        if (!is_for(k, op))
+            continue;
+        if (is_named(k, p)) {
+            if (allowed(k, c->opts))
+                return FL_OK;
+            refused = k;
+        }
+        fl_text_append(known, sizeof known, known[0] ? ", " : "");
+        fl_text_append(known, sizeof known, k->name);
+    }
+    if (!refused)
+        return fl_fail(err, FL_ARGUMENT, "operator %s has no kernel \"%.*s\"; it has %s", op->name,
+                       p->len, p->name, known);
+    if (refused->isa > c->opts->isa)
+        return fl_fail(err, FL_ARGUMENT, "kernel %s of %s needs %s, the level in use is %s",
+                       refused->name, op->name, fl_isa_name(refused->isa),
+                       fl_isa_name(c->opts->isa));
+    return fl_fail(err, FL_ARGUMENT, "kernel %s of %s is for precision fast only", refused->name,
+                   op->name);
+}
+
+static fl_status parse_pick(chooser *c, const char *text, int len, fl_error *err)
+{
+    const char *equals = memchr(text, '=', (size_t)len);
+    if (!equals || equals == text || equals == text + len - 1)
+        return fl_fail(err, FL_ARGUMENT, "kernel choice \"%.*s\": expected OPERATOR=KERNEL", len,
+                       text);
+    const fl_registry *r = c->registry;
+    size_t op_len = (size_t)(equals - text);
+    int i = 0;
+    while (i < r->n_ops &&
+           (strncmp(r->ops[i]->name, text, op_len) != 0 || r->ops[i]->name[op_len] != 0))
+        i++;
+    if (i == r->n_ops)
+        return fl_fail(err, FL_ARGUMENT, "kernel choice \"%.*s\": no operator is called so", len,
+                       text);
+    pick *p = &c->picks[i];
+    if (p->name)
+        return fl_fail(err, FL_ARGUMENT, "kernel choice \"%.*s\": %s is chosen twice", len, text,
+                       r->ops[i]->name);
+    p->name = equals + 1;
+    p->len = len - (int)op_len - 1;
+    return check_pick(c, r->ops[i], p, err);
+}
+
+static fl_status parse_picks(chooser *c, fl_error *err)
+{
+    for (const char *at = c->opts->kernels; at && *at;) {
+        int len = (int)strcspn(at, ",");
+        FL_TRY(parse_pick(c, at, len, err));
+        at += len + (at[len] == ',');
+    }
+    return FL_OK;
+}
+
+/* ---- the choice ---- */
+
+static const fl_kernel *best(const chooser *c, const fl_node *node, const pick *only)
+{
+    fl_node_view view = fl_node_seen(node);
+    const fl_kernel *k, *found = NULL;
+    for (int i = 0; (k = fl_registry_kernel(c->registry, i)) != NULL; i++) {
+        if (!is_for(k, node->op) || !allowed(k, c->opts) || (only && !is_named(k, only)))
+            continue;
+        bool better = !found || k->preference > found->preference ||
+                      (k->preference == found->preference && k->isa > found->isa);
+        if (better && (!k->fits || k->fits(&view)))
+            found = k;
+    }
+    return found;
+}
+
+static fl_status choose_one(chooser *c, const fl_node *node, const fl_kernel **out, fl_error *err)
+{
+    pick *p = &c->picks[op_index(c->registry, node->op)];
+    *out = NULL;
+    if (p->name) {
+        *out = best(c, node, p);
+        p->nodes++;
+        p->hits += *out != NULL;
+    }
+    if (!*out)
+        *out = best(c, node, NULL);
+    if (*out)
+        return FL_OK;
+    fl_status status =
+        fl_fail(err, FL_UNSUPPORTED, "no kernel does this at level %s%s", fl_isa_name(c->opts->isa),
+                c->opts->fast ? "" : " in precision exact");
+    fl_node_explain(err, node);
+    return status;
+}
+
+fl_status fl_plan_choose(const fl_graph *g, const fl_plan_options *opts, const fl_kernel **kernels,
+                         fl_error *err)
+{
+    chooser c = {.registry = g->registry, .opts = opts};
+    c.picks = fl_calloc((size_t)g->registry->n_ops, sizeof *c.picks);
+    if (!c.picks)
+        return fl_graph_nomem(err);
+    fl_status status;
+    FL_GOTO(status, done, parse_picks(&c, err));
+    for (size_t i = 0; i < g->nodes.n; i++) {
+        const fl_node *node = &g->nodes.data[i];
+        kernels[i] = NULL;
+        if (!node->op->view)
+            FL_GOTO(status, done, choose_one(&c, node, &kernels[i], err));
+    }
+    for (int i = 0; i < g->registry->n_ops; i++) {
+        const pick *p = &c.picks[i];
+        if (p->nodes && !p->hits) {
+            status = fl_fail(err, FL_ARGUMENT, "kernel \"%.*s\" fits none of the %d nodes of %s",
+                             p->len, p->name, p->nodes, g->registry->ops[i]->name);
+            break;
+        }
+    }
+done:
+    fl_free(c.picks);
+    return status;
+}

@@ -1,0 +1,228 @@
+/* Making a plan: kernels are chosen, values placed, scratch measured, and each node that is not a
+ * view becomes one entry of a flat array, its operands side by side.  Offsets become addresses when
+ * the workspace is allocated, so a plan that is never prepared costs next to nothing. */
+#include "graph/plan_internal.h"
+
+static fl_status check_options(const fl_graph *g, const fl_plan_options *o, fl_error *err)
+{
+    const fl_limits *l = &o->limits;
+    if (!g->finished)
+        return fl_fail(err, FL_ARGUMENT, "the graph of a plan must be finished");
+    if (l->max_rows < 1 || l->max_logits < 0 || l->max_logits > l->max_rows || l->n_threads < 1 ||
+        l->max_context < 1)
+        return fl_fail(
+            err, FL_ARGUMENT, "impossible limits: %d rows, %d logits, %d threads, context %lld",
+            (int)l->max_rows, (int)l->max_logits, (int)l->n_threads, (long long)l->max_context);
+    return FL_OK;
+}
+
+static fl_arg make_arg(const fl_graph *g, fl_val v, const fl_place *place)
+{
+    if (v == FL_NONE)
+        return (fl_arg){0};
+    const fl_value *value = &g->values.data[v];
+    return (fl_arg){.type = *value->type,
+                    .data = value->tensors ? (void *)value->tensors->data : NULL,
+                    .stride = place[v].placed ? place[v].stride : fl_type_width(value->type),
+                    .tensors = value->tensors};
+}
+
+/* Appends an operand to p->args, which has room. */
+static fl_arg *add_arg(fl_plan *p, fl_val v, const fl_place *place)
+{
+    fl_arg *arg = &p->args[p->n_args];
+    *arg = make_arg(p->graph, v, place);
+    if (v != FL_NONE)
+        p->arg_place[p->n_args] = place[v];
+    p->n_args++;
+    return arg;
+}
+
+static bool only_logits(const fl_node *node)
+{
+    for (int i = 0; i < node->n_out; i++) {
+        if (node->out_type[i].rows != FL_ROWS_LOGITS)
+            return false;
+    }
+    return node->n_out > 0;
+}
+
+static void add_item(fl_plan *p, const fl_node *node, const fl_kernel *kernel,
+                     const fl_place *place)
+{
+    fl_plan_item *item = &p->items[p->n_items++];
+    const fl_arg *first = &p->args[p->n_args];
+    for (int i = 0; i < node->n_in; i++)
+        add_arg(p, node->in[i], place);
+    for (int i = 0; i < node->n_out; i++)
+        add_arg(p, node->out[i], place);
+    *item = (fl_plan_item){.call = {.kernel = kernel,
+                                    .n_in = node->n_in,
+                                    .n_out = node->n_out,
+                                    .in = first,
+                                    .out = first + node->n_in,
+                                    .attr = node->attr,
+                                    .prep = node->prep},
+                           .logits_only = only_logits(node),
+                           .first_tap = p->n_taps};
+}
+
+/* Adds the taps of the values that lie in output v, the item's, itself or as a view. */
+static void add_taps(fl_plan *p, fl_plan_item *item, fl_val v, const fl_place *place)
+{
+    for (size_t i = 0; i < p->graph->taps.n; i++) {
+        const fl_tap *tap = &p->graph->taps.data[i];
+        if (place[tap->value].root != v)
+            continue;
+        p->taps[p->n_taps++] = (fl_plan_tap){
+            .kind = tap->kind, .index = tap->index, .value = add_arg(p, tap->value, place)};
+        item->n_taps++;
+    }
+}
+
+static void add_items(fl_plan *p, const fl_place *place)
+{
+    const fl_graph *g = p->graph;
+    for (size_t i = 0; i < g->nodes.n; i++) {
+        const fl_node *node = &g->nodes.data[i];
+        if (node->op->view)
+            continue;
+        add_item(p, node, p->kernels[i], place);
+        for (int k = 0; k < node->n_out; k++)
+            add_taps(p, &p->items[p->n_items - 1], node->out[k], place);
+    }
+    if (g->logits != FL_NONE)
+        p->logits = add_arg(p, g->logits, place);
+}
+
+static bool alloc_arrays(fl_plan *p)
+{
+    const fl_graph *g = p->graph;
+    size_t n_args = g->taps.n + 1;
+    for (size_t i = 0; i < g->nodes.n; i++)
+        n_args += (size_t)(g->nodes.data[i].n_in + g->nodes.data[i].n_out);
+    p->kernels = fl_arena_array(&p->arena, g->nodes.n, sizeof *p->kernels);
+    p->items = fl_arena_array(&p->arena, g->nodes.n, sizeof *p->items);
+    p->taps = fl_arena_array(&p->arena, g->taps.n, sizeof *p->taps);
+    p->args = fl_arena_array(&p->arena, n_args, sizeof *p->args);
+    p->arg_place = fl_arena_array(&p->arena, n_args, sizeof *p->arg_place);
+    return p->kernels && p->items && p->taps && p->args && p->arg_place;
+}
+
+/* ---- sizes ---- */
+
+/* One scratch area serves all calls: it is as large as the largest of them needs. */
+static fl_status measure_scratch(fl_plan *p, fl_error *err)
+{
+    const fl_graph *g = p->graph;
+    for (size_t i = 0; i < g->nodes.n; i++) {
+        const fl_kernel *k = p->kernels[i];
+        if (!k || !k->scratch)
+            continue;
+        size_t own = 0, shared = 0;
+        fl_node_view view = fl_node_seen(&g->nodes.data[i]);
+        k->scratch(&view, &p->limits, &own, &shared);
+        if (!fl_round_line(own, &own) || !fl_round_line(shared, &shared))
+            return fl_fail(err, FL_NOMEM, "no memory for the scratch of kernel %s", k->name);
+        p->worker_bytes = own > p->worker_bytes ? own : p->worker_bytes;
+        p->shared_bytes = shared > p->shared_bytes ? shared : p->shared_bytes;
+    }
+    return FL_OK;
+}
+
+/* Logits that are a cut of a wider value are gathered into a matrix of their own. */
+static bool measure_gather(fl_plan *p)
+{
+    if (!p->logits || p->logits->stride == fl_type_width(&p->logits->type))
+        return true;
+    size_t row = (size_t)fl_type_width(&p->logits->type) * sizeof(float);
+    return !__builtin_mul_overflow(row, (size_t)p->limits.max_logits, &p->gather_bytes) &&
+           fl_round_line(p->gather_bytes, &p->gather_bytes);
+}
+
+static fl_status measure(fl_plan *p, fl_error *err)
+{
+    FL_TRY(measure_scratch(p, err));
+    size_t workers, sum;
+    if (!measure_gather(p) ||
+        __builtin_mul_overflow(p->worker_bytes, (size_t)p->limits.n_threads, &workers) ||
+        __builtin_add_overflow(p->value_bytes, p->gather_bytes, &sum) ||
+        __builtin_add_overflow(sum, workers, &sum) ||
+        __builtin_add_overflow(sum, p->shared_bytes, &sum))
+        return fl_fail(err, FL_NOMEM, "the workspace of these limits is larger than memory can be");
+    p->workspace_bytes = sum;
+    return FL_OK;
+}
+
+static fl_status fill(fl_plan *p, const fl_plan_options *opts, fl_place *place, fl_error *err)
+{
+    if (!place || !alloc_arrays(p))
+        return fl_graph_nomem(err);
+    FL_TRY(fl_plan_choose(p->graph, opts, p->kernels, err));
+    FL_TRY(fl_plan_place(p->graph, &p->limits, place, &p->value_bytes, err));
+    add_items(p, place);
+    return measure(p, err);
+}
+
+/* ---- the interface ---- */
+
+fl_status fl_plan_create(const fl_graph *g, const fl_plan_options *opts, fl_plan **out,
+                         fl_error *err)
+{
+    *out = NULL;
+    FL_TRY(check_options(g, opts, err));
+    fl_plan *p = fl_calloc(1, sizeof *p);
+    if (!p)
+        return fl_graph_nomem(err);
+    p->graph = g;
+    p->limits = opts->limits;
+    fl_place *place = fl_calloc(g->values.n, sizeof *place);
+    fl_status status = fill(p, opts, place, err);
+    fl_free(place);
+    if (status != FL_OK) {
+        fl_plan_destroy(p);
+        return status;
+    }
+    *out = p;
+    return FL_OK;
+}
+
+fl_status fl_plan_prepare(fl_plan *p, fl_error *err)
+{
+    if (p->workspace)
+        return FL_OK;
+    p->workspace = fl_alloc_aligned(p->workspace_bytes, FL_CACHE_LINE);
+    if (!p->workspace)
+        return fl_fail(err, FL_NOMEM,
+                       "no memory for a workspace of %zu bytes; fewer rows per step need less",
+                       p->workspace_bytes);
+    for (size_t i = 0; i < p->n_args; i++) {
+        if (p->arg_place[i].placed)
+            p->args[i].data = p->workspace + p->arg_place[i].offset;
+    }
+    return FL_OK;
+}
+
+void fl_plan_destroy(fl_plan *p)
+{
+    if (!p)
+        return;
+    fl_free_aligned(p->workspace);
+    fl_arena_free(&p->arena);
+    fl_free(p);
+}
+
+size_t fl_plan_workspace_bytes(const fl_plan *p)
+{
+    return p->workspace_bytes;
+}
+
+int fl_plan_calls(const fl_plan *p)
+{
+    return p->n_items;
+}
+
+const fl_kernel *fl_plan_kernel(const fl_plan *p, int node)
+{
+    return p->kernels[node];
+}

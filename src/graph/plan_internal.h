@@ -1,0 +1,65 @@
+/* What the files of a plan share: choice of kernels (choose.c), layout of memory (memory.c), the
+ * flat array (plan.c) and its execution (run.c). */
+#ifndef FL_GRAPH_PLAN_INTERNAL_H
+#define FL_GRAPH_PLAN_INTERNAL_H
+
+#include "graph/graph_internal.h"
+#include "graph/plan.h"
+
+/* Where row 0 of a value lies.  Constants and states are not placed. */
+typedef struct fl_place {
+    fl_val root; /* of a view: the value whose memory it is; else itself */
+    bool placed;
+    size_t offset;  /* bytes from the start of the workspace */
+    int64_t stride; /* elements from row to row; of a view: those of what it looks into */
+} fl_place;
+
+typedef struct fl_plan_tap {
+    const char *kind;
+    int index;
+    const fl_arg *value;
+} fl_plan_tap;
+
+typedef struct fl_plan_item { /* one kernel call and the taps that follow it */
+    fl_call call;
+    bool logits_only; /* nothing to do in a step without logits */
+    int first_tap, n_taps;
+} fl_plan_item;
+
+struct fl_plan {
+    const fl_graph *graph;
+    fl_limits limits;
+    fl_arena arena;
+    const fl_kernel **kernels; /* [nodes]; NULL: view */
+    fl_plan_item *items;
+    int n_items;
+    fl_plan_tap *taps; /* in order of the items */
+    int n_taps;
+
+    /* All operands, those of one call side by side, then those of the taps, then the logits. */
+    fl_arg *args;
+    fl_place *arg_place; /* data is filled in when the workspace is there */
+    size_t n_args;
+
+    /* The workspace: values, then the logits if they must be gathered, then per-worker scratch,
+     * then shared scratch.  Every part starts at a multiple of FL_CACHE_LINE. */
+    size_t value_bytes, gather_bytes, worker_bytes, shared_bytes, workspace_bytes;
+    unsigned char *workspace; /* NULL: not prepared */
+    const fl_arg *logits;     /* NULL: the graph has none */
+};
+
+FL_MUST_CHECK fl_status fl_plan_choose(const fl_graph *g, const fl_plan_options *opts,
+                                       const fl_kernel **kernels, fl_error *err);
+
+/* Places all computed values: place has one entry per value of the graph. */
+FL_MUST_CHECK fl_status fl_plan_place(const fl_graph *g, const fl_limits *limits, fl_place *place,
+                                      size_t *bytes, fl_error *err);
+
+/* Rounds up to FL_CACHE_LINE; false when it wraps. */
+static inline bool fl_round_line(size_t n, size_t *out)
+{
+    return !__builtin_add_overflow(n, (size_t)FL_CACHE_LINE - 1, out) &&
+           ((*out &= ~((size_t)FL_CACHE_LINE - 1)), true);
+}
+
+#endif

@@ -1,0 +1,23 @@
+/* Short spellings for tests that build graphs. */
+#ifndef FL_TEST_GRAPH_BUILD_H
+#define FL_TEST_GRAPH_BUILD_H
+
+#include "graph/graph.h"
+
+#define OK(expr) assert_int_equal((expr), FL_OK)
+
+#define INT(key, x) ((fl_node_attr){.name = (key), .kind = FL_ATTR_INT, .value = {.i = (x)}})
+#define NUM(key, x) ((fl_node_attr){.name = (key), .kind = FL_ATTR_FLOAT, .value = {.f = (x)}})
+#define TEXT(key, x) ((fl_node_attr){.name = (key), .kind = FL_ATTR_TEXT, .value = {.text = (x)}})
+#define DIMS(count, ...)                                                                           \
+    ((fl_node_attr){                                                                               \
+        .name = "dims", .kind = FL_ATTR_INTS, .value = {.n = (count), .v = {__VA_ARGS__}}})
+
+/* LIST(a, b) and ATTRS(INT("k", 1)) are the two arguments (array, count). */
+#define LIST(...) ((const fl_val[]){__VA_ARGS__}), (int)(sizeof((fl_val[]){__VA_ARGS__}) / 4)
+#define ATTRS(...)                                                                                 \
+    ((const fl_node_attr[]){__VA_ARGS__}),                                                         \
+        (int)(sizeof((fl_node_attr[]){__VA_ARGS__}) / sizeof(fl_node_attr))
+#define NONE NULL, 0
+
+#endif
