@@ -26,8 +26,10 @@ typedef enum fl_open_mode {
 } fl_open_mode;
 
 /* Opens a folder.  Sources, first that exists: model.safetensors.index.json with its shards (files
- * it does not name are ignored), else a single *.safetensors file.  In SURVEY mode `path` may also
- * be a config.json.  Errors name file, tensor and cause. */
+ * it does not name are ignored), else a single *.safetensors file.  A tensor that a shard holds and
+ * the index does not name is kept; one that the index assigns to another shard is an error.
+ * In SURVEY mode `path` may also be a config.json, read alone, and a Git LFS pointer counts as
+ * absent; files that are here must be whole in both modes.  Errors name file, tensor and cause. */
 FL_MUST_CHECK fl_status fl_checkpoint_open(const char *path, fl_open_mode mode, fl_checkpoint **out,
                                            fl_error *err);
 void fl_checkpoint_close(fl_checkpoint *ck); /* NULL is allowed */
@@ -39,7 +41,8 @@ bool fl_checkpoint_has_data(const fl_checkpoint *ck);
 size_t fl_checkpoint_count(const fl_checkpoint *ck);
 const fl_tensor_info *fl_checkpoint_at(const fl_checkpoint *ck, size_t i);
 const fl_tensor_info *fl_checkpoint_find(const fl_checkpoint *ck, const char *name); /* or NULL */
-uint64_t fl_checkpoint_bytes(const fl_checkpoint *ck); /* sum over tensors */
+/* The sum over the tensors; while shards are absent what the index says (metadata.total_size). */
+uint64_t fl_checkpoint_bytes(const fl_checkpoint *ck);
 size_t fl_checkpoint_shards(const fl_checkpoint *ck);
 
 /* Reads every shard once: sizes against metadata.total_size, contiguity, NaN scales (E8M0 255).

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "checkpoint/checkpoint_internal.h"
 
 #include <jansson.h>
 #include <pthread.h>
@@ -103,11 +104,10 @@ fl_status fl_json_read(const char *path, size_t max_bytes, fl_json **out, fl_err
     *out = NULL;
     fl_buf text = {0};
     fl_status s = fl_file_read(path, max_bytes, &text, err);
-    static const char pointer[] = "version https://git-lfs";
-    if (s == FL_OK && text.n >= sizeof pointer - 1 &&
-        memcmp(text.data, pointer, sizeof pointer - 1) == 0)
-        s = fl_fail(err, FL_FORMAT,
-                    "%s: a Git LFS pointer, not the file itself; fetch it with `git lfs pull`",
+    if (s == FL_OK && fl_is_lfs_pointer(text.data, text.n))
+        s = fl_fail(err, FL_NOTFOUND,
+                    "%s: a Git LFS pointer lies here instead of the file; fetch it with "
+                    "`git lfs pull`",
                     path);
     if (s == FL_OK)
         s = fl_json_parse(text.data, text.n, path, out, err);

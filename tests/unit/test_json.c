@@ -138,7 +138,7 @@ static void test_read(void **state)
     rewind(f);
     fputs("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", f);
     fclose(f);
-    assert_int_equal(fl_json_read(path, 100, &v, &e), FL_FORMAT);
+    assert_int_equal(fl_json_read(path, 100, &v, &e), FL_NOTFOUND);
     assert_non_null(strstr(e.message, "Git LFS pointer"));
     remove(path);
     assert_int_equal(fl_json_read(path, 100, &v, &e), FL_NOTFOUND);
