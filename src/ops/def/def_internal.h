@@ -14,7 +14,10 @@
     X(layernorm)                                                                                   \
     X(linear)                                                                                      \
     X(conv1d)                                                                                      \
+    X(delta_rule)                                                                                  \
     X(cache_write)                                                                                 \
+    X(mla)                                                                                         \
+    X(index_select)                                                                                \
     X(route)                                                                                       \
     X(experts)                                                                                     \
     X(residual_mix)                                                                                \
@@ -45,6 +48,11 @@ enum { FL_EXPERTS_ACT, FL_EXPERTS_CONSTS };
 enum { FL_RESIDUAL_MIX_EPS };
 enum { FL_EXPR_TEXT, FL_EXPR_NAMES, FL_EXPR_CONSTS };
 enum { FL_VIEW_OFFSET, FL_VIEW_DIMS };
+
+/* Inputs of the operators that look across rows. */
+enum { FL_DELTA_Q, FL_DELTA_K, FL_DELTA_V, FL_DELTA_G, FL_DELTA_BETA, FL_DELTA_STATE };
+enum { FL_MLA_Q, FL_MLA_KV_B, FL_MLA_CACHE, FL_MLA_SELECT };
+enum { FL_INDEX_Q, FL_INDEX_W, FL_INDEX_KEYS };
 
 enum { FL_MIX_SOURCES = 32 }; /* most sources of one residual_mix */
 

@@ -14,6 +14,9 @@
     X(linear)                                                                                      \
     X(rows)                                                                                        \
     X(conv)                                                                                        \
+    X(delta_rule)                                                                                  \
+    X(mla)                                                                                         \
+    X(index_select)                                                                                \
     X(route)                                                                                       \
     X(experts)                                                                                     \
     X(mix)                                                                                         \
@@ -27,6 +30,9 @@ FL_REF_FILES(FL_REF_DECLARE)
 float fl_ref_expr(const fl_expr *e, const float *inputs);
 
 double fl_ref_dot(const float *a, const float *b, int64_t n);
+
+/* index_select: the score of one position for one row. */
+float fl_ref_index_score(const fl_call *call, const fl_step *step, int32_t row, int64_t pos);
 
 /* n elements of a weight from element `first` on, as float.  The type is one that infer accepts. */
 void fl_ref_decode(const fl_tensor *t, int64_t first, int64_t n, float *out);
