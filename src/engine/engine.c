@@ -61,12 +61,6 @@ fl_status fl_engine_create_graph(const fl_graph *g, int64_t model_context,
     return s;
 }
 
-fl_status fl_engine_create(const fl_model *m, const fl_engine_options *o, fl_engine **out,
-                           fl_error *err)
-{
-    return fl_engine_create_graph(fl_model_graph(m), fl_model_max_context(m), o, out, err);
-}
-
 void fl_engine_destroy(fl_engine *e)
 {
     if (!e)

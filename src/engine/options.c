@@ -132,13 +132,3 @@ fl_status fl_engine_predict_graph(const fl_graph *g, int64_t model_context,
     out->total = out->workspace + out->state;
     return FL_OK;
 }
-
-fl_status fl_engine_predict(const fl_model *m, const fl_engine_options *o, fl_engine_memory *out,
-                            fl_error *err)
-{
-    FL_TRY(fl_engine_predict_graph(fl_model_graph(m), fl_model_max_context(m), o, out, err));
-    for (size_t i = 0; i < fl_model_parts(m); i++)
-        out->weights += fl_model_part(m, i).bytes;
-    out->total += out->weights;
-    return FL_OK;
-}
