@@ -260,6 +260,11 @@ const fl_tensor_info *fl_checkpoint_find(const fl_checkpoint *ck, const char *na
     return fl_strmap_get(&ck->names, name, strlen(name), &i) ? &ck->entries.data[i].info : NULL;
 }
 
+size_t fl_checkpoint_index(const fl_checkpoint *ck, const fl_tensor_info *info)
+{
+    return (size_t)((const fl_checkpoint_entry *)(const void *)info - ck->entries.data);
+}
+
 uint64_t fl_checkpoint_bytes(const fl_checkpoint *ck)
 {
     return fl_checkpoint_has_data(ck) || ck->total_size < 0 ? ck->bytes : (uint64_t)ck->total_size;

@@ -41,6 +41,8 @@ bool fl_checkpoint_has_data(const fl_checkpoint *ck);
 size_t fl_checkpoint_count(const fl_checkpoint *ck);
 const fl_tensor_info *fl_checkpoint_at(const fl_checkpoint *ck, size_t i);
 const fl_tensor_info *fl_checkpoint_find(const fl_checkpoint *ck, const char *name); /* or NULL */
+/* The i for which fl_checkpoint_at(ck, i) is info, a tensor of this checkpoint. */
+size_t fl_checkpoint_index(const fl_checkpoint *ck, const fl_tensor_info *info);
 /* The sum over the tensors; while shards are absent what the index says (metadata.total_size). */
 uint64_t fl_checkpoint_bytes(const fl_checkpoint *ck);
 size_t fl_checkpoint_shards(const fl_checkpoint *ck);

@@ -48,7 +48,7 @@ typedef struct fl_shard {
 } fl_shard;
 
 typedef struct fl_checkpoint_entry {
-    fl_tensor_info info;
+    fl_tensor_info info; /* first: fl_checkpoint_index relies on it */
     uint32_t shard;
     bool found; /* its shard has it */
 } fl_checkpoint_entry;
