@@ -8,7 +8,8 @@ int fake_calls;
 
 static void count(const fl_worker *w)
 {
-    fake_calls += w->thread == 0;
+    if (w->thread == 0)
+        fake_calls++;
 }
 
 /* Calls body for every row of this worker. */

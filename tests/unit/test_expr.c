@@ -1,10 +1,5 @@
 /* Expressions: compiled programs against C doubles, the shape of the code, and every message. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/cmocka_all.h"
 
 #include "base/mem.h"
 #include "graph/expr.h"

@@ -1,13 +1,8 @@
 /* The graph: building with checks and messages, folding, pruning, merging, order. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/cmocka_all.h"
 
 #include "base/mem.h"
-#include "graph/graph.h"
+#include "graph/graph_internal.h"
 #include "support/fake_ops.h"
 #include "support/graph_build.h"
 
@@ -283,17 +278,38 @@ static void test_fold_refusals(void **state)
                         "label: orphan(F32 [4]): no reference kernel for constants of this kind");
 }
 
-static void test_fold_mxfp4_view(void **state)
+/* Views of a stack of each type point at the right rows of each tensor. */
+static void test_fold_views(void **state)
 {
     (void)state;
-    static const uint8_t codes[64 * 4], scales[8];
-    fl_tensor t = {.dtype = FL_MXFP4, .ndim = 2, .shape = {4, 64}, .data = codes, .scale = scales};
-    fl_val w;
-    OK(fl_graph_const(g, "w", &t, 1, &w, &err));
-    fl_val rows = add("view", LIST(w), ATTRS(INT("offset", 64), DIMS(2, 2, 64)));
-    fl_val x = source(64);
-    finish(add("linear", LIST(x, rows), NONE));
-    assert_string_equal(order(), "source linear");
+    static uint8_t bytes[2][4 * 64 * 4], scales[2][8];
+    const fl_dtype dtypes[] = {FL_F32, FL_BF16, FL_MXFP4};
+    for (int d = 0; d < 3; d++) {
+        teardown(NULL);
+        setup(NULL);
+        fl_tensor t[2];
+        for (int k = 0; k < 2; k++) {
+            for (size_t i = 0; i < sizeof bytes[k]; i++)
+                bytes[k][i] = (uint8_t)(i * 37 + (size_t)k * 11) & 0x3f;
+            for (int i = 0; i < 8; i++)
+                scales[k][i] = (uint8_t)(120 + i + k);
+            t[k] = (fl_tensor){.dtype = dtypes[d], .ndim = 2, .shape = {4, 64}, .data = bytes[k]};
+            t[k].scale = dtypes[d] == FL_MXFP4 ? scales[k] : NULL;
+        }
+        fl_val w;
+        OK(fl_graph_const(g, "w", t, 2, &w, &err));
+        fl_val rows = add("view", LIST(w), ATTRS(INT("offset", 128), DIMS(2, 2, 64)));
+        fl_val last = add("view", LIST(rows), ATTRS(INT("offset", 64), DIMS(2, 1, 64)));
+        finish(add("linear", LIST(source(64), last), NONE));
+        assert_string_equal(order(), "source linear");
+        const fl_tensor *cut = g->values.data[last].tensors;
+        for (int k = 0; k < 2; k++) {
+            float want[64], got[64];
+            OK(fl_tensor_to_f32(&t[k], 3 * 64, 64, want));
+            OK(fl_tensor_to_f32(&cut[k], 0, 64, got));
+            assert_memory_equal(want, got, sizeof want);
+        }
+    }
 }
 
 static void test_fold_mxfp4_view_refused(void **state)
@@ -436,7 +452,7 @@ int main(void)
         T(test_fold),
         T(test_fold_without_data),
         T(test_fold_refusals),
-        T(test_fold_mxfp4_view),
+        T(test_fold_views),
         T(test_fold_mxfp4_view_refused),
         T(test_prune),
         T(test_merge),
