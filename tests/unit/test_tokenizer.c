@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "base/pool.h"
 #include "checkpoint/json.h"
 #include "support/text_support.h"
 #include "text/text_internal.h"
@@ -294,6 +295,51 @@ static void test_patterns(void **state)
     fl_tokenizer_close(t);
 }
 
+enum { THREADS = 3 };
+
+struct shared {
+    const fl_tokenizer *t;
+    fl_bytes text;
+    fl_ids ids[THREADS];
+};
+
+static void encode_often(void *ctx, int thread, int n_threads)
+{
+    (void)n_threads;
+    struct shared *s = ctx;
+    for (int i = 0; i < 30; i++) {
+        s->ids[thread].n = 0;
+        if (fl_tokenizer_encode(s->t, s->text.data, s->text.len, true, &s->ids[thread], NULL) !=
+            FL_OK)
+            s->ids[thread].n = 0;
+    }
+}
+
+/* One tokenizer, several threads. */
+static void test_threads(void **state)
+{
+    (void)state;
+    fl_tokenizer *t = open_tiny(&k3);
+    fl_buf text = {0};
+    uint64_t seed = 42;
+    random_text(&seed, &text, 500);
+    struct shared s = {.t = t, .text = {text.data, text.n}};
+    fl_pool *pool;
+    assert_int_equal(fl_pool_create(THREADS, &pool, NULL), FL_OK);
+    fl_pool_run(pool, encode_often, &s);
+    fl_pool_destroy(pool);
+    assert_true(s.ids[0].n > 500);
+    for (int i = 0; i < THREADS; i++) {
+        assert_int_equal(s.ids[i].n, s.ids[0].n);
+        assert_memory_equal(s.ids[i].data, s.ids[0].data, s.ids[0].n * sizeof(int32_t));
+        if (i)
+            fl_vec_free(&s.ids[i]);
+    }
+    fl_vec_free(&s.ids[0]);
+    fl_vec_free(&text);
+    fl_tokenizer_close(t);
+}
+
 /* Everything that allocates: open, encode text with a marker and a broken byte, stream it back. */
 static fl_status whole_life(fl_ids *ids, fl_buf *back)
 {
@@ -350,10 +396,11 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),   cmocka_unit_test(test_against_tiktoken),
-        cmocka_unit_test(test_specials), cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_merges),   cmocka_unit_test(test_long_runs),
-        cmocka_unit_test(test_patterns), cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_golden),    cmocka_unit_test(test_against_tiktoken),
+        cmocka_unit_test(test_specials),  cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_merges),    cmocka_unit_test(test_long_runs),
+        cmocka_unit_test(test_patterns),  cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -221,12 +221,38 @@ static void test_hostile_spec(void **state)
     folder_close(&f);
 }
 
+/* The vocabularies of the random test models. */
+static void test_small_models(void **state)
+{
+    (void)state;
+    static const char *const models[][2] = {
+        {"second", "<|open|>"}, {"sharing", "<|open|>"}, {"linear", "<|im_user|>"}};
+    fl_tokenizer_spec spec = k3;
+    spec.vocab_size = 300;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        char dir[300];
+        snprintf(dir, sizeof dir, "%s/%s", FL_TEST_DATA, models[i][0]);
+        fl_tokenizer *t;
+        fl_error e;
+        if (fl_tokenizer_open(dir, &spec, &t, &e) != FL_OK)
+            fail_msg("%s", e.message);
+        assert_int_equal(fl_tokenizer_special(t, models[i][1]), 283);
+        assert_int_equal(fl_tokenizer_special(t, "[PAD]"), 299);
+        fl_ids ids = {0};
+        assert_int_equal(fl_tokenizer_encode(t, "the message", 11, false, &ids, NULL), FL_OK);
+        assert_int_equal(ids.n, 2); /* "the", " message" */
+        fl_vec_free(&ids);
+        fl_tokenizer_close(t);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hostile_ranks),
         cmocka_unit_test(test_hostile_names),
         cmocka_unit_test(test_hostile_spec),
+        cmocka_unit_test(test_small_models),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
