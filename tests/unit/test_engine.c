@@ -258,6 +258,34 @@ static void start_job(fl_engine *e, job *j)
     j->active = true;
 }
 
+/* Prompts end on the grid or at their end, rows of logits are where the shares say, all is within
+ * the plan's limits. */
+static void check_composition(fl_engine *e)
+{
+    int32_t row = 0, logit = 0, prompt_rows = 0;
+    fl_engine_compose(e); /* only lays out; the step composes anew */
+    for (int32_t i = 0; i < e->step.n_seqs; i++) {
+        const fl_share *s = &e->shares[i];
+        const fl_request *r = s->request;
+        int64_t end = e->seqs[i].pos0 + s->n_rows;
+        assert_true(s->n_rows > 0 && s->row0 == row && s->logit0 == logit);
+        assert_true(end <= e->sizes.state.max_context);
+        if (!s->prompt)
+            assert_true(s->n_rows == 1 && s->n_logits == 1 && i == row);
+        else if (r->done + s->n_rows < r->p.n_prompt)
+            assert_true(end % FL_PAGE_TOKENS == 0 && s->n_logits == (r->p.on_rows ? s->n_rows : 0));
+        prompt_rows += s->prompt ? s->n_rows : 0;
+        for (int32_t k = 0; k < s->n_logits; k++)
+            assert_int_equal(e->logit_rows[logit + k], row + s->n_rows - s->n_logits + k);
+        row += s->n_rows;
+        logit += s->n_logits;
+    }
+    assert_int_equal(row, e->step.n_rows);
+    assert_int_equal(logit, e->step.n_logits);
+    assert_true(prompt_rows <= e->sizes.chunk && row <= e->sizes.plan.limits.max_rows);
+    assert_true(logit <= e->sizes.plan.limits.max_logits);
+}
+
 static void run_random(uint32_t seed)
 {
     rng_state = seed;
@@ -276,6 +304,7 @@ static void run_random(uint32_t seed)
             assert_true(j->c.ended);
         }
         bool busy;
+        check_composition(e);
         assert_int_equal(fl_engine_step(e, &busy, NULL), FL_OK);
         for (int k = 0; k < JOBS; k++) {
             if (jobs[k].active && jobs[k].c.ended) {
@@ -438,46 +467,6 @@ static void test_keep(void **state)
 
 /* ---- failure ---- */
 
-static void test_failed_step(void **state)
-{
-    (void)state;
-    rng_state = 8;
-    fl_engine *e = make(1, 3, 64, 2048);
-    int32_t text[200];
-    some_ids(text, 150);
-    collector a, b, later;
-    fl_request_params p = params(text, 10, 50);
-    p.keep = true;
-    collect(&a, &p, 0);
-    submit(e, &p);
-    p = params(text, 150, 5);
-    collect(&b, &p, 0);
-    submit(e, &p);
-    bool busy;
-    fl_error err = {0};
-    assert_int_equal(fl_engine_step(e, &busy, &err), FL_OK);
-    const fl_state_pool *pools = e->step.states;
-    e->step.states = NULL; /* the plan refuses such a step */
-    assert_int_equal(fl_engine_step(e, &busy, &err), FL_ARGUMENT);
-    e->step.states = pools;
-    assert_false(busy);
-    assert_true(a.ended && b.ended);
-    assert_int_equal(a.finish, FL_FINISH_ERROR);
-    assert_int_equal(a.kept, FL_NONE);
-    assert_string_equal(a.error.message, err.message);
-    assert_int_equal(b.error.status, FL_ARGUMENT);
-    assert_idle(e, 2048);
-    p = params(text, 150, 5);
-    collect(&later, &p, 0);
-    submit(e, &p);
-    run_all(e);
-    expect_greedy(&later, text, 150, 5);
-    collector_free(&a);
-    collector_free(&b);
-    collector_free(&later);
-    fl_engine_destroy(e);
-}
-
 static void test_nan_in_shown_rows(void **state)
 {
     (void)state;
@@ -513,6 +502,7 @@ typedef struct meddler {
     const fl_request_params *again;
     int events, depth_refused;
     fl_finish finish;
+    char message[sizeof(((fl_error *)0)->message)];
 } meddler;
 
 static void meddle(void *ctx, const fl_token_event *event)
@@ -521,6 +511,7 @@ static void meddle(void *ctx, const fl_token_event *event)
     bool busy;
     m->events++;
     m->finish = event->finish;
+    memcpy(m->message, event->error.message, sizeof m->message);
     m->depth_refused += fl_engine_step(m->e, &busy, NULL) == FL_ARGUMENT;
     fl_request *victim = m->victim;
     m->victim = NULL;
@@ -531,6 +522,47 @@ static void meddle(void *ctx, const fl_token_event *event)
         m->again = NULL;
     }
     fl_engine_cancel(m->e, event->request); /* itself, ended or not */
+}
+
+static void test_failed_step(void **state)
+{
+    (void)state;
+    rng_state = 8;
+    fl_engine *e = make(1, 3, 64, 2048);
+    int32_t text[200];
+    some_ids(text, 150);
+    meddler m = {.e = e};
+    collector b, later;
+    fl_request_params p = params(text, 10, 50);
+    p.on_token = meddle;
+    p.ctx = &m;
+    p.keep = true;
+    submit(e, &p);
+    p = params(text, 50, 5);
+    p.keep = true;
+    collect(&b, &p, 0);
+    m.victim = submit(e, &p); /* cancelled from the event of the first */
+    bool busy;
+    fl_error err = {0};
+    const fl_state_pool *pools = e->step.states;
+    e->step.states = NULL; /* the plan refuses such a step */
+    assert_int_equal(fl_engine_step(e, &busy, &err), FL_ARGUMENT);
+    e->step.states = pools;
+    assert_false(busy);
+    assert_int_equal(m.events, 1);
+    assert_int_equal(m.finish, FL_FINISH_ERROR);
+    assert_string_equal(m.message, err.message);
+    assert_int_equal(b.finish, FL_FINISH_CANCEL);
+    assert_int_equal(b.kept, FL_NONE); /* its record may be torn */
+    assert_idle(e, 2048);
+    p = params(text, 150, 5);
+    collect(&later, &p, 0);
+    submit(e, &p);
+    run_all(e);
+    expect_greedy(&later, text, 150, 5);
+    collector_free(&b);
+    collector_free(&later);
+    fl_engine_destroy(e);
 }
 
 static void test_callbacks(void **state)
