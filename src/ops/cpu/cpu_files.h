@@ -4,7 +4,9 @@
 #define FL_OPS_CPU_FILES_H
 
 /* X(file, level), one line per file. */
-#define FL_CPU_FILES(X, level)
+#define FL_CPU_FILES(X, level)                                                                     \
+    X(delta_rule, level)                                                                           \
+    X(delta_chunk, level)
 
 /* L(X, level), for every level that CMakeLists.txt builds. */
 #if defined(__x86_64__)

@@ -27,7 +27,7 @@
 #define FL_CPU_TEXT(text) text "-" FL_STRING(FL_ISA_SUFFIX)
 
 /* The fl_isa of this copy. */
-#define FL_CPU_ISA FL_PASTE(FL_CPU_ISA, FL_ISA_SUFFIX)
+#define FL_CPU_ISA ((fl_isa)FL_PASTE(FL_CPU_ISA, FL_ISA_SUFFIX))
 enum {
     FL_CPU_ISA_base = FL_ISA_BASE,
     FL_CPU_ISA_avx2 = FL_ISA_AVX2,

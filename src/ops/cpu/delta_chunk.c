@@ -1,0 +1,211 @@
+/* delta_rule, the chunked form (kimi-k3.md 5.4): whole blocks of the chunk grid in sub-blocks of 16
+ * tokens, as small matrix products; every other row, and a sub-block whose decays span too wide a
+ * range, by the recurrence.
+ *
+ * With G_i the sum of the log decays of a sub-block up to token i, E = exp(G), and S the state
+ * before it, all products elementwise over the key channels:
+ *
+ *   A_ij = (k_i E_i) . (k_j / E_j)  j < i      B_ij = (q_i E_i) . (k_j / E_j)  j <= i
+ *   N_i  = beta_i (v_i - (k_i E_i) S - sum_j A_ij N_j)          forward substitution
+ *   o_i  = (q_i E_i) S + sum_j B_ij N_j
+ *   S    = E_15 S + sum_j (E_15 k_j / E_j) N_j
+ *
+ * The terms that are used hold exp(G_i - G_j) <= 1; what the products compute above the diagonal is
+ * never looked at.  The anchor of G is the beginning of the sub-block, so E and its reciprocal stay
+ * normal numbers while |G| <= 84: always, with the gate bounded at -5. */
+#include "ops/cpu/delta.h"
+#include "ops/cpu/matmul.h"
+#include "ops/cpu/room.h"
+
+#include "base/pool.h"
+#include "ops/cpu/vmath.h"
+#include "ops/def/def_internal.h"
+
+enum { BLOCK = 16 };
+static const float range = 84.0f;
+
+/* Scratch of one worker; dk and dv stand here for their values rounded up to whole vectors. */
+typedef struct room {
+    int64_t ldk, ldv;
+    float *state;  /* [dk][dv] */
+    float *e;      /* [16][dk] E */
+    float *kq;     /* [32][dk] k E, q E */
+    float *over;   /* [16][dk] k / E */
+    float *over_t; /* [dk][16] */
+    float *inner;  /* [32][16] A, B */
+    float *outer;  /* [32][dv] (k E) S, (q E) S */
+    float *n;      /* [16][dv] N */
+    float *tokens; /* of the recurrence */
+} room;
+
+static size_t cut(room *m, const fl_type *q, const fl_type *v, void *scratch)
+{
+    fl_room r = {scratch, 0};
+    m->ldk = fl_padded(q->dim[1]);
+    m->ldv = fl_padded(v->dim[1]);
+    m->state = fl_room_floats(&r, m->ldk * m->ldv);
+    m->e = fl_room_floats(&r, BLOCK * m->ldk);
+    m->kq = fl_room_floats(&r, 2 * BLOCK * m->ldk);
+    m->over = fl_room_floats(&r, BLOCK * m->ldk);
+    m->over_t = fl_room_floats(&r, BLOCK * m->ldk);
+    m->inner = fl_room_floats(&r, 2 * BLOCK * BLOCK);
+    m->outer = fl_room_floats(&r, 2 * BLOCK * m->ldv);
+    m->n = fl_room_floats(&r, BLOCK * m->ldv);
+    m->tokens = fl_room_floats(&r, fl_delta_floats(q));
+    return r.used;
+}
+
+/* E, k E, q E and k / E of the sub-block; false when a sum of log decays leaves the range. */
+static bool decay(const fl_delta *d, const room *m, int64_t h, int64_t row)
+{
+    vf beyond = vf_zero();
+    for (int64_t i = 0; i < d->dk; i += FL_LANES) {
+        int lanes = d->dk - i < FL_LANES ? (int)(d->dk - i) : FL_LANES;
+        int64_t at = h * d->dk + i;
+        vf sum = vf_zero();
+        for (int t = 0; t < BLOCK; t++) {
+            sum = vf_add(sum, vf_loadn(fl_row_f32(d->g, row + t) + at, lanes));
+            vm inside = vf_le(vf_abs(sum), vf_set1(range)); /* not when it is NaN */
+            beyond = vf_select(inside, beyond, vf_set1(1.0f));
+            vf e = vf_exp(sum);
+            vf k = vf_loadn(fl_row_f32(d->k, row + t) + at, lanes);
+            vf q = vf_loadn(fl_row_f32(d->q, row + t) + at, lanes);
+            vf_store(m->e + t * m->ldk + i, e);
+            vf_store(m->kq + t * m->ldk + i, vf_mul(k, e));
+            vf_store(m->kq + (BLOCK + t) * m->ldk + i, vf_mul(q, e));
+            vf_store(m->over + t * m->ldk + i, vf_div(k, e));
+        }
+    }
+    return vf_hmax(beyond) == 0.0f;
+}
+
+/* N by forward substitution, and the outputs. */
+static void substitute(const fl_delta *d, const room *m, int64_t h, int64_t row)
+{
+    for (int64_t j = 0; j < d->dv; j += FL_LANES) {
+        int lanes = d->dv - j < FL_LANES ? (int)(d->dv - j) : FL_LANES;
+        int64_t at = h * d->dv + j;
+        for (int t = 0; t < BLOCK; t++) {
+            const float *a = m->inner + t * BLOCK, *b = m->inner + (BLOCK + t) * BLOCK;
+            vf seen = vf_load(m->outer + t * m->ldv + j);
+            vf read = vf_load(m->outer + (BLOCK + t) * m->ldv + j);
+            for (int s = 0; s < t; s++) {
+                vf n = vf_load(m->n + s * m->ldv + j);
+                seen = vf_fma(vf_set1(a[s]), n, seen);
+                read = vf_fma(vf_set1(b[s]), n, read);
+            }
+            vf v = vf_loadn(fl_row_f32(d->v, row + t) + at, lanes);
+            vf n = vf_mul(vf_set1(fl_row_f32(d->beta, row + t)[h]), vf_sub(v, seen));
+            vf_store(m->n + t * m->ldv + j, n);
+            read = vf_fma(vf_set1(b[t]), n, read);
+            vf_storen(fl_row_f32(d->out, row + t) + at, read, lanes);
+        }
+    }
+}
+
+/* S = E_15 S + sum_j (E_15 k_j / E_j) N_j */
+static void advance(const fl_delta *d, const room *m)
+{
+    for (int64_t i = 0; i < d->dk; i++) {
+        vf e = vf_set1(m->e[(BLOCK - 1) * m->ldk + i]);
+        float *k = m->over_t + i * BLOCK, *s = m->state + i * m->ldv;
+        vf_store(k, vf_mul(e, vf_load(k)));
+        for (int64_t j = 0; j < m->ldv; j += FL_LANES)
+            vf_store(s + j, vf_mul(e, vf_load(s + j)));
+    }
+    fl_matmul(d->dk, (int)(m->ldv / FL_LANES), BLOCK, m->over_t, BLOCK, m->n, m->ldv, m->state,
+              m->ldv, true);
+}
+
+/* The recurrence over all columns. */
+static void tokens(const fl_delta *d, const room *m, int64_t h, int64_t row, int64_t n,
+                   float *state, int64_t ld)
+{
+    for (int64_t s = 0; s < fl_delta_strips(d->dv); s++)
+        fl_delta_tokens(d, h, s, row, n, state, ld, m->tokens);
+}
+
+static void sub_block(const fl_delta *d, const room *m, int64_t h, int64_t row)
+{
+    if (!decay(d, m, h, row)) {
+        tokens(d, m, h, row, BLOCK, m->state, m->ldv);
+        return;
+    }
+    fl_transpose(BLOCK, d->dk, m->over, m->ldk, m->over_t, BLOCK);
+    fl_matmul(2 * BLOCK, 1, d->dk, m->kq, m->ldk, m->over_t, BLOCK, m->inner, BLOCK, false);
+    fl_matmul(2 * BLOCK, (int)(m->ldv / FL_LANES), d->dk, m->kq, m->ldk, m->state, m->ldv, m->outer,
+              m->ldv, false);
+    substitute(d, m, h, row);
+    advance(d, m);
+}
+
+/* Moves a head's state between its slot (ld dv) and the padded copy. */
+static void copy_state(const fl_delta *d, const float *from, int64_t ld_from, float *to,
+                       int64_t ld_to)
+{
+    for (int64_t i = 0; i < d->dk; i++)
+        memcpy(to + i * ld_to, from + i * ld_from, (size_t)d->dv * sizeof *to);
+}
+
+static void one_head(const fl_delta *d, const room *m, const fl_seq_rows *seq, int64_t h)
+{
+    float *state = (float *)fl_state_slot(d->pool, seq) + h * d->dk * d->dv;
+    /* Rows before the first whole block of the grid, those of whole blocks, and the rest. */
+    int64_t before = (FL_PAGE_TOKENS - seq->pos0 % FL_PAGE_TOKENS) % FL_PAGE_TOKENS;
+    if (before > seq->n_rows)
+        before = seq->n_rows;
+    int64_t blocks = (seq->n_rows - before) / FL_PAGE_TOKENS * FL_PAGE_TOKENS;
+    int64_t row = seq->row0, rest = seq->n_rows - before - blocks;
+    if (before)
+        tokens(d, m, h, row, before, state, d->dv);
+    row += before;
+    if (blocks) {
+        /* Columns that pad the copy are multiplied with, and must be numbers. */
+        memset(m->state, 0, (size_t)(d->dk * m->ldv) * sizeof(float));
+        copy_state(d, state, d->dv, m->state, m->ldv);
+        for (int64_t r = 0; r < blocks; r += BLOCK)
+            sub_block(d, m, h, row + r);
+        copy_state(d, m->state, m->ldv, state, d->dv);
+    }
+    row += blocks;
+    if (rest)
+        tokens(d, m, h, row, rest, state, d->dv);
+}
+
+/* A worker does the heads that begin in its share of (heads x rows), sequence after sequence. */
+static void run(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
+{
+    (void)phase;
+    fl_delta d = fl_delta_of(call, step);
+    room m;
+    int64_t begin, end;
+    cut(&m, &d.q->type, &d.v->type, worker->scratch);
+    fl_split(d.heads * step->n_rows, 1, worker->thread, worker->n_threads, &begin, &end);
+    for (int32_t s = 0; s < step->n_seqs; s++) {
+        const fl_seq_rows *seq = &step->seqs[s];
+        for (int64_t h = 0; h < d.heads; h++) {
+            int64_t at = d.heads * seq->row0 + h * seq->n_rows;
+            if (at >= begin && at < end)
+                one_head(&d, &m, seq, h);
+        }
+    }
+}
+
+static void scratch(const fl_node_view *node, const fl_limits *limits, size_t *per_worker,
+                    size_t *shared)
+{
+    (void)limits;
+    room m;
+    *per_worker = cut(&m, node->in[FL_DELTA_Q], node->in[FL_DELTA_V], NULL);
+    *shared = 0;
+}
+
+/* Below the recurrent form, whose bits do not depend on the cutting at all. */
+static const fl_kernel kernels[] = {{.op = "delta_rule",
+                                     .name = FL_CPU_TEXT("chunked"),
+                                     .isa = FL_CPU_ISA,
+                                     .preference = 1 + FL_CPU_ISA,
+                                     .n_phases = 1,
+                                     .run = run,
+                                     .scratch = scratch}};
+const fl_kernel_list FL_CPU_NAME(fl_cpu_kernels_delta_chunk) = FL_KERNEL_LIST(kernels);
