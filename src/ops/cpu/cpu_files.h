@@ -6,7 +6,8 @@
 /* X(file, level), one line per file. */
 #define FL_CPU_FILES(X, level)                                                                     \
     X(delta_rule, level)                                                                           \
-    X(delta_chunk, level)
+    X(delta_chunk, level)                                                                          \
+    X(index_select, level)
 
 /* L(X, level), for every level that CMakeLists.txt builds. */
 #if defined(__x86_64__)
