@@ -5,7 +5,8 @@
 #include "firstlight.h"
 
 /* Writes status and message to err (which may be NULL) and returns status.
- * A message says what, where and, when there is one, the way out. */
+ * A message says what, where and, when there is one, the way out.  Control characters and broken
+ * UTF-8 in it become '?', so names from files may be quoted as they are. */
 fl_status fl_fail(fl_error *err, fl_status status, const char *fmt, ...) FL_PRINTF(3, 4);
 
 /* Puts "prefix: " before the message of err, if any: how a caller adds its file or layer name. */

@@ -47,8 +47,8 @@ size_t fl_checkpoint_index(const fl_checkpoint *ck, const fl_tensor_info *info);
 uint64_t fl_checkpoint_bytes(const fl_checkpoint *ck);
 size_t fl_checkpoint_shards(const fl_checkpoint *ck);
 
-/* Reads every shard once: sizes against metadata.total_size, contiguity, NaN scales (E8M0 255).
- * progress may be NULL. */
+/* Reads every shard once: sizes against metadata.total_size, read errors, NaN among the weights
+ * and the scales (E8M0 255).  Stops at the first fault.  progress may be NULL. */
 FL_MUST_CHECK fl_status fl_checkpoint_verify(const fl_checkpoint *ck,
                                              void (*progress)(void *ctx, uint64_t done,
                                                               uint64_t total),

@@ -40,7 +40,7 @@ static fl_status find_data(fl_safetensors *st, fl_error *err)
     return FL_OK;
 }
 
-/* Reads an array of non-negative integers. */
+/* Reads an array of non-negative integers, at most max of them; *n is how many there are. */
 static fl_status read_ints(const fl_json *object, const char *key, size_t max, int64_t *out,
                            size_t *n, fl_error *err)
 {
@@ -48,10 +48,7 @@ static fl_status read_ints(const fl_json *object, const char *key, size_t max, i
     if (!fl_json_is(v, FL_JSON_ARRAY))
         return fl_fail(err, FL_FORMAT, "%s is %s, an array is needed", key, fl_json_type_name(v));
     *n = fl_json_size(v);
-    if (*n > max)
-        return fl_fail(err, FL_UNSUPPORTED, "%s has %zu numbers, at most %zu are supported", key,
-                       *n, max);
-    for (size_t i = 0; i < *n; i++) {
+    for (size_t i = 0; i < *n && i < max; i++) {
         const fl_json *x = fl_json_at(v, i);
         if (!fl_json_is(x, FL_JSON_INT))
             return fl_fail(err, FL_FORMAT, "%s[%zu] is %s, an integer is needed", key, i,
@@ -80,6 +77,9 @@ static fl_status read_entry(const fl_safetensors *st, const fl_json *v, fl_st_en
 
     size_t n;
     FL_TRY(read_ints(v, "shape", FL_MAX_DIMS, t->shape, &n, err));
+    if (n > FL_MAX_DIMS)
+        return fl_fail(err, FL_UNSUPPORTED, "shape has %zu dims, at most %d are supported", n,
+                       FL_MAX_DIMS);
     t->ndim = (int)n;
     int64_t offsets[2];
     FL_TRY(read_ints(v, "data_offsets", 2, offsets, &n, err));

@@ -15,7 +15,8 @@
 
 enum { MAX_DEPTH = 128, MAX_VALUES = 8 << 20, MAX_BYTES = 512 << 20 };
 
-/* jansson does not tell a failed allocation from bad text. */
+/* jansson does not tell a failed allocation from bad text; where a string outgrows its buffer it
+ * even goes on without the character.  So the allocator remembers. */
 static _Thread_local bool out_of_memory;
 
 static void *allocate(size_t bytes)
@@ -90,13 +91,18 @@ fl_status fl_json_parse(const char *text, size_t len, const char *what, fl_json 
     FL_TRY(check_limits(text, len, what, err));
     json_error_t e;
     out_of_memory = false;
-    *out = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
-    if (*out)
-        return FL_OK;
-    if (out_of_memory)
+    fl_json *root =
+        json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
+    if (out_of_memory) {
+        json_decref(root);
         return fl_fail(err, FL_NOMEM, "%s: no memory for %zu bytes of JSON", what, len);
-    return fl_fail(err, FL_FORMAT, "%s: line %d column %d: %s%s", what, e.line, e.column,
-                   json_error_code(&e) == json_error_invalid_utf8 ? "invalid UTF-8: " : "", e.text);
+    }
+    if (!root)
+        return fl_fail(err, FL_FORMAT, "%s: line %d column %d: %s%s", what, e.line, e.column,
+                       json_error_code(&e) == json_error_invalid_utf8 ? "invalid UTF-8: " : "",
+                       e.text);
+    *out = root;
+    return FL_OK;
 }
 
 fl_status fl_json_read(const char *path, size_t max_bytes, fl_json **out, fl_error *err)

@@ -33,6 +33,25 @@ static void test_error_prefix(void **state)
     assert_string_equal(fl_status_text((fl_status)999), "unknown status");
 }
 
+static void test_error_is_printable(void **state)
+{
+    (void)state;
+    fl_error e;
+    fl_fail(&e, FL_IO, "a\x1b[2J\x7f\xc2\x9b\xff b\n\xc3\xa9 \xe2\x82\xac %.1s", "\xc3\xa9");
+    assert_string_equal(e.message, "a?[2J???? b\n\xc3\xa9 \xe2\x82\xac ?");
+    char big[2000];
+    for (size_t i = 0; i + 1 < sizeof big; i += 2)
+        memcpy(big + i, "\xc3\xa9", 2);
+    big[1998] = 0;
+    fl_fail(&e, FL_IO, "x%s", big); /* room for 495: the last character is cut in half */
+    assert_int_equal(strlen(e.message), sizeof e.message - 1);
+    assert_memory_equal(e.message + 491, "\xc3\xa9\xc3\xa9", 4);
+    fl_fail(&e, FL_IO, "%s", big);
+    assert_string_equal(e.message + 492, "\xc3\xa9?");
+    fl_error_prefix(&e, "\x1b");
+    assert_memory_equal(e.message, "?: \xc3\xa9", 5);
+}
+
 static void test_arena(void **state)
 {
     (void)state;
@@ -164,9 +183,13 @@ static void test_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_error_prefix), cmocka_unit_test(test_arena),
-        cmocka_unit_test(test_strmap),       cmocka_unit_test(test_vec_survives_failure),
-        cmocka_unit_test(test_pool),         cmocka_unit_test(test_split_covers),
+        cmocka_unit_test(test_error_prefix),
+        cmocka_unit_test(test_error_is_printable),
+        cmocka_unit_test(test_arena),
+        cmocka_unit_test(test_strmap),
+        cmocka_unit_test(test_vec_survives_failure),
+        cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_split_covers),
         cmocka_unit_test(test_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

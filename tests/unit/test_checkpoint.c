@@ -1,15 +1,12 @@
 /* Opening whole checkpoints: the bundled model, the names of the real K3, golden files. */
 #include "support/cmocka_all.h"
 
+#include "support/folder.h"
+
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/config.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static void test_tiny_model(void **state)
 {
@@ -56,10 +53,57 @@ static void test_tiny_model(void **state)
     fl_checkpoint_close(ck);
 }
 
+static void test_tiny_model_is_sound(void **state)
+{
+    (void)state;
+    fl_checkpoint *ck;
+    fl_error e;
+    assert_int_equal(fl_checkpoint_open(FL_TINY_MODEL, FL_OPEN_DATA, &ck, &e), FL_OK);
+    assert_int_equal(fl_checkpoint_verify(ck, NULL, NULL, &e), FL_OK);
+    fl_checkpoint_close(ck);
+}
+
+/* The names of all experts of the real thing, from config.json and the index alone. */
+static void test_kimi_k3_survey(void **state)
+{
+    (void)state;
+    folder dir;
+    folder_make(&dir);
+    folder_kimi_k3(&dir);
+    fl_checkpoint *ck;
+    fl_error e;
+    assert_int_equal(fl_checkpoint_open(dir.path, FL_OPEN_SURVEY, &ck, &e), FL_OK);
+    assert_int_equal(fl_checkpoint_count(ck), 497220);
+    assert_int_equal(fl_checkpoint_shards(ck), 96);
+    assert_int_equal(fl_checkpoint_bytes(ck), 1560860324864);
+    assert_true(fl_checkpoint_has_tensors(ck));
+    assert_false(fl_checkpoint_has_data(ck));
+    const fl_tensor_info *t =
+        fl_checkpoint_find(ck, "model.layers.92.block_sparse_moe.experts.895.w2.weight_packed");
+    assert_non_null(t);
+    assert_string_equal(t->file, "model-00093-of-000096.safetensors");
+    assert_false(t->shape_known);
+    assert_non_null(fl_checkpoint_find(ck, "vision_tower.patch_embed.proj.weight"));
+    for (size_t i = 0; i < fl_checkpoint_count(ck); i++)
+        assert_ptr_equal(fl_checkpoint_find(ck, fl_checkpoint_at(ck, i)->name),
+                         fl_checkpoint_at(ck, i));
+    fl_config text;
+    int64_t layers;
+    assert_int_equal(fl_config_text(fl_checkpoint_config(ck), &text, &e), FL_OK);
+    assert_int_equal(fl_config_int(&text, "num_hidden_layers", &layers, &e), FL_OK);
+    assert_int_equal(layers, 93);
+    fl_checkpoint_close(ck);
+    assert_int_equal(fl_checkpoint_open(dir.path, FL_OPEN_DATA, &ck, &e), FL_NOTFOUND);
+    assert_non_null(strstr(e.message, ".safetensors: the shard is missing from"));
+    folder_remove(&dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tiny_model),
+        cmocka_unit_test(test_tiny_model_is_sound),
+        cmocka_unit_test(test_kimi_k3_survey),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
