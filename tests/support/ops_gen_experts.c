@@ -206,10 +206,11 @@ static void add_expert(const tc *c, const expert *x, double weight, double unit,
     int64_t width = c->in_type[W2].dim[0], inner = c->in_type[W2].dim[1];
     for (int64_t o = 0; o < width; o++) {
         double parts = 0;
-        for (int64_t i = 0; i < inner; i++)
-            parts +=
-                fabs(x->w2[o * inner + i]) * (fabs(x->hidden[i]) * unit + x->error[i] + step_h);
-        sum[o] += fabs(weight) * parts / unit;
+        for (int64_t i = 0; i < inner; i++) { /* an unknown is one also times zero */
+            double off = fabs(x->hidden[i]) * unit + x->error[i] + step_h;
+            parts += isinf(off) ? off : fabs(x->w2[o * inner + i]) * off;
+        }
+        sum[o] += isinf(parts) ? parts : fabs(weight) * parts / unit;
     }
 }
 

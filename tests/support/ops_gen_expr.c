@@ -87,19 +87,20 @@ static number step(fl_expr_op op, number a, number b)
     return r;
 }
 
-/* True where a float follows the double: no overflow, and no operand whose sign or whose being
- * above zero hangs on its error. */
+/* True where a float follows the double: no overflow, no operand whose sign or whose being above
+ * zero hangs on its error, and none so uncertain that the slope says too little, unless it is far
+ * out, where every function but those of a domain is flat or straight. */
 static bool tame(fl_expr_op op, number a, number b, number r)
 {
-    const double unit = 1e-5;
+    const double unit = 1e-5, off_a = a.error * unit, off_b = b.error * unit;
     bool domain = op == FL_EXPR_LOG || op == FL_EXPR_SQRT || op == FL_EXPR_RSQRT;
-    if (domain && a.error && !(fabs(a.value) > unit * a.error))
+    bool curved = !domain && op > FL_EXPR_NEG && op != FL_EXPR_RELU && op != FL_EXPR_ABS &&
+                  op != FL_EXPR_MIN && op != FL_EXPR_MAX;
+    if (domain && a.error && !(fabs(a.value) > 4 * off_a))
         return false;
-    if (op == FL_EXPR_DIV && b.error && !(fabs(b.value) > unit * b.error))
+    if (op == FL_EXPR_DIV && b.error && !(fabs(b.value) > 4 * off_b))
         return false;
-    bool linear = op <= FL_EXPR_NEG || op == FL_EXPR_RELU || op == FL_EXPR_ABS ||
-                  op == FL_EXPR_MIN || op == FL_EXPR_MAX;
-    if (!linear && a.error * unit > 0.1) /* the slope says too little */
+    if (curved && off_a > 0.1 && !(fabs(a.value) - 4 * off_a > 100))
         return false;
     return !isfinite(r.value) || (fabs(r.value) < 1e37 && isfinite(r.error));
 }

@@ -125,5 +125,5 @@ static void mix_magnitude(tc *c, bool fast, ops_magnitude *m)
 
 const ops_gen ops_gen_rmsnorm = {"rmsnorm", make_rmsnorm, NULL, 2e-6, false};
 const ops_gen ops_gen_l2norm = {"l2norm", make_l2norm, NULL, 2e-6, false};
-const ops_gen ops_gen_layernorm = {"layernorm", make_layernorm, layernorm_magnitude, 2e-6, false};
+const ops_gen ops_gen_layernorm = {"layernorm", make_layernorm, layernorm_magnitude, 4e-6, false};
 const ops_gen ops_gen_residual_mix = {"residual_mix", make_mix, mix_magnitude, 2e-6, false};
