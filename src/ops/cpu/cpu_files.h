@@ -7,7 +7,8 @@
 #define FL_CPU_FILES(X, level)                                                                     \
     X(delta_rule, level)                                                                           \
     X(delta_chunk, level)                                                                          \
-    X(index_select, level)
+    X(index_select, level)                                                                         \
+    X(linear, level)
 
 /* L(X, level), for every level that CMakeLists.txt builds. */
 #if defined(__x86_64__)

@@ -1,0 +1,350 @@
+/* How near the CPU kernels come to the machine.
+ *
+ *   bench_ops [threads] [level]        level: 0 base .. 3 avx512-vnni; default: all there is
+ *
+ * Measures the multiply-add peak and the read bandwidth (from memory and from the last cache) and
+ * then linear and experts beside them: GFLOP/s and share of the peak, GB/s of weights and share of
+ * the bandwidth of where the weights lie.  Every figure is the best of many runs, on random data.
+ */
+#define _GNU_SOURCE
+#include "base/mem.h"
+#include "base/pool.h"
+#include "cpu/limits.h"
+#include "graph/expr.h"
+#include "ops/cpu/cpu_files.h"
+#include "ops/ops.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define DECLARE(X, level) extern const fl_limits_probe fl_limits_probe_##level;
+FL_CPU_LEVELS(DECLARE, unused)
+#define POINTER(X, level) &fl_limits_probe_##level,
+const fl_limits_probe *const fl_limits_probes[FL_ISA_COUNT] = {FL_CPU_LEVELS(POINTER, unused)};
+
+static fl_pool *pool;
+static fl_isa isa;
+static double peak, memory_speed, cache_speed; /* GFLOP/s, GB/s */
+
+enum { MEMORY_BYTES = 256 << 20, CACHE_BYTES = 8 << 20, TOP = 16 };
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void die(const char *what)
+{
+    fprintf(stderr, "bench_ops: %s\n", what);
+    exit(1);
+}
+
+static void *room(size_t bytes)
+{
+    void *p = fl_alloc_aligned(bytes ? bytes : 1, FL_CACHE_LINE);
+    if (!p)
+        die("out of memory");
+    return p;
+}
+
+/* The best time of one call of task: for about half a second, at least five times. */
+static double best(fl_task task, void *ctx, void (*before)(void *ctx))
+{
+    double least = 1e9, start = now();
+    for (int i = 0; i < 5 || now() - start < 0.4; i++) {
+        if (before)
+            before(ctx);
+        double t = now();
+        fl_pool_run(pool, task, ctx);
+        t = now() - t;
+        least = t < least ? t : least;
+    }
+    return least;
+}
+
+/* ---- what the machine can do ---- */
+
+static volatile float sink;
+
+static void fma_task(void *ctx, int thread, int n_threads)
+{
+    (void)thread;
+    (void)n_threads;
+    sink = fl_limits_probes[isa]->fma(*(int64_t *)ctx);
+}
+
+struct span {
+    const float *data;
+    int64_t n;
+};
+
+static void read_task(void *ctx, int thread, int n_threads)
+{
+    const struct span *s = ctx;
+    int64_t begin, end;
+    fl_split(s->n, 256, thread, n_threads, &begin, &end);
+    sink = fl_limits_probes[isa]->read(s->data + begin, end - begin);
+}
+
+static void measure_machine(void)
+{
+    int64_t rounds = 200000;
+    double t = best(fma_task, &rounds, NULL);
+    peak = 2.0 * 16 * 16 * (double)rounds * fl_pool_threads(pool) / t / 1e9;
+    float *data = room(MEMORY_BYTES);
+    memset(data, 1, MEMORY_BYTES);
+    struct span s = {data, MEMORY_BYTES / 4};
+    memory_speed = MEMORY_BYTES / best(read_task, &s, NULL) / 1e9;
+    s.n = CACHE_BYTES / 4;
+    cache_speed = CACHE_BYTES / best(read_task, &s, NULL) / 1e9;
+    fl_free_aligned(data);
+    printf("%s, %d threads: %.0f GFLOP/s, reads %.1f GB/s from memory, %.1f GB/s from cache\n",
+           fl_isa_name(isa), fl_pool_threads(pool), peak, memory_speed, cache_speed);
+}
+
+/* ---- one kernel call ---- */
+
+typedef struct bench {
+    fl_call call;
+    fl_arg in[8], out[1];
+    const fl_type *types[8];
+    fl_step step;
+    size_t per_worker;
+    char *scratch, *shared;
+    fl_tensor *weights; /* copies of the tensors, taken in turn */
+    int copies, turn, stack;
+} bench;
+
+static uint64_t seed = 1;
+
+static uint32_t next32(void)
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(seed >> 32);
+}
+
+static float next_float(void)
+{
+    return (float)((int32_t)next32() >> 8) * 0x1p-23f;
+}
+
+static fl_tensor random_tensor(fl_dtype t, int64_t rows, int64_t cols)
+{
+    fl_tensor w = {.dtype = t, .ndim = 2, .shape = {rows, cols}};
+    size_t bytes = (size_t)(rows * cols * fl_dtype_bits(t) / 8);
+    unsigned char *p = room(bytes);
+    for (size_t i = 0; i < bytes / 4; i++) {
+        uint32_t x = next32();
+        float f = next_float();
+        if (t == FL_F32)
+            memcpy(&x, &f, sizeof x);
+        else if (t == FL_BF16 || t == FL_F16) /* about 0.5 .. 2, both signs */
+            x = (x & 0x80ff80ffu) | (t == FL_BF16 ? 0x3f003f00u : 0x38003800u);
+        memcpy(p + 4 * i, &x, sizeof x);
+    }
+    w.data = p;
+    if (t == FL_MXFP4) {
+        uint8_t *s = room((size_t)(rows * cols / FL_MX_GROUP));
+        for (int64_t i = 0; i < rows * cols / FL_MX_GROUP; i++)
+            s[i] = (uint8_t)(118 + next32() % 6);
+        w.scale = s;
+    }
+    return w;
+}
+
+static fl_arg rows_arg(fl_dtype t, int64_t rows, int64_t width)
+{
+    fl_arg a = {.type = {FL_ROWS_TOKENS, t, 1, {width}, 1, -1, false}, .stride = width};
+    float *p = room((size_t)(rows * width) * 4);
+    for (int64_t i = 0; i < rows * width; i++)
+        p[i] = next_float();
+    a.data = p;
+    return a;
+}
+
+static void task(void *ctx, int thread, int n_threads)
+{
+    bench *b = ctx;
+    fl_worker w = {thread, n_threads, b->scratch + (size_t)thread * b->per_worker, b->shared};
+    for (int p = 0; p < b->call.kernel->n_phases; p++) {
+        if (p)
+            fl_pool_barrier(pool, thread);
+        b->call.kernel->run(&b->call, &b->step, p, &w);
+    }
+}
+
+/* Before a call: the next copy of the weights. */
+static void turn(void *ctx)
+{
+    bench *b = ctx;
+    for (int i = 0, at = b->turn++ % b->copies * b->stack; i < b->call.n_in; i++) {
+        if (b->in[i].type.rows != FL_ROWS_CONST)
+            continue;
+        b->in[i].tensors = &b->weights[at];
+        b->in[i].data = (void *)b->weights[at].data;
+        at += b->in[i].type.n_tensors;
+    }
+}
+
+static double time_call(bench *b, const fl_kernel *k, int rows)
+{
+    fl_node_view view = {.n_in = b->call.n_in, .n_out = 1, .in = b->types, .prep = b->call.prep};
+    for (int i = 0; i < b->call.n_in; i++)
+        b->types[i] = &b->in[i].type;
+    if (k->fits && !k->fits(&view))
+        return 0;
+    fl_limits limits = {rows, rows, fl_pool_threads(pool), rows};
+    size_t shared = 0;
+    b->per_worker = 0;
+    if (k->scratch)
+        k->scratch(&view, &limits, &b->per_worker, &shared);
+    b->per_worker = (b->per_worker + 63) / 64 * 64;
+    b->scratch = room(b->per_worker * (size_t)fl_pool_threads(pool));
+    b->shared = room(shared);
+    b->call.kernel = k;
+    b->call.in = b->in;
+    b->call.out = b->out;
+    b->step.n_rows = rows;
+    double t = best(task, b, turn);
+    fl_free_aligned(b->scratch);
+    fl_free_aligned(b->shared);
+    return t;
+}
+
+static void release(bench *b)
+{
+    for (int i = 0; i < b->call.n_in; i++) {
+        if (b->in[i].type.rows != FL_ROWS_CONST)
+            fl_free_aligned(b->in[i].data);
+    }
+    fl_free_aligned(b->out[0].data);
+    for (int i = 0; i < b->copies * b->stack; i++) {
+        fl_free_aligned((void *)b->weights[i].data);
+        fl_free_aligned((void *)b->weights[i].scale);
+    }
+    fl_free_aligned(b->weights);
+}
+
+static void report(const char *what, int rows, double t, double flops, double bytes, bool cached)
+{
+    double gf = flops / t / 1e9, gb = bytes / t / 1e9, limit = cached ? cache_speed : memory_speed;
+    printf("%-34s %4d rows %10.1f us %8.1f GFLOP/s %4.0f %%  %7.2f GB/s %4.0f %% of %s\n", what,
+           rows, t * 1e6, gf, 100 * gf / peak, gb, 100 * gb / limit, cached ? "cache" : "memory");
+}
+
+static void each_kernel(const char *op, bench *b, const char *shape, int rows, double flops,
+                        double bytes, bool cached)
+{
+    const fl_kernel *k;
+    for (int i = 0; (k = fl_registry_kernel(fl_ops_registry(), i)) != NULL; i++) {
+        if (strcmp(k->op, op) != 0 || k->isa != isa || k->preference == 0)
+            continue;
+        double t = time_call(b, k, rows);
+        char what[80];
+        snprintf(what, sizeof what, "%s%s %s", op, k->fast ? " fast" : "", shape);
+        if (t > 0)
+            report(what, rows, t, flops, bytes, cached);
+    }
+}
+
+static void bench_linear(fl_dtype t, int64_t k, int64_t n, int rows, bool cached)
+{
+    bench b = {.call = {.n_in = 2, .n_out = 1}, .stack = 1};
+    fl_tensor first = random_tensor(t, n, k);
+    double bytes = (double)fl_tensor_bytes(&first);
+    b.copies = cached ? 1 : 1 + (int)(MEMORY_BYTES / bytes);
+    b.weights = room((size_t)b.copies * sizeof *b.weights);
+    for (int i = 0; i < b.copies; i++)
+        b.weights[i] = i ? random_tensor(t, n, k) : first;
+    b.in[0] = rows_arg(FL_F32, rows, k);
+    b.in[1] = (fl_arg){.type = {FL_ROWS_CONST, t, 2, {n, k}, 1, -1, false}};
+    b.out[0] = rows_arg(FL_F32, rows, n);
+    char shape[60];
+    snprintf(shape, sizeof shape, "%s %lld -> %lld", fl_dtype_name(t), (long long)k, (long long)n);
+    each_kernel("linear", &b, shape, rows, 2.0 * (double)(k * n) * rows, bytes, cached);
+    release(&b);
+}
+
+static void bench_experts(fl_dtype t, int64_t z, int64_t inner, int experts, int rows)
+{
+    bench b = {.call = {.n_in = 6, .n_out = 1}, .copies = 1, .stack = 3 * experts};
+    b.weights = room((size_t)b.stack * sizeof *b.weights);
+    for (int i = 0; i < b.stack; i++)
+        b.weights[i] = i < 2 * experts ? random_tensor(t, inner, z) : random_tensor(t, z, inner);
+    b.in[0] = rows_arg(FL_F32, rows, z);
+    b.in[1] = rows_arg(FL_I32, rows, TOP);
+    b.in[2] = rows_arg(FL_F32, rows, TOP);
+    for (int i = 3; i < 6; i++)
+        b.in[i] = (fl_arg){
+            .type = {
+                FL_ROWS_CONST, t, 2, {i < 5 ? inner : z, i < 5 ? z : inner}, experts, -1, false}};
+    b.out[0] = rows_arg(FL_F32, rows, z);
+    int touched = 0;
+    char *seen = room((size_t)experts);
+    for (int r = 0; r < rows; r++) {
+        for (int j = 0; j < TOP; j++) { /* distinct within a row */
+            int e = (int)(next32() % (unsigned)(experts / TOP)) * TOP + j;
+            ((int32_t *)b.in[1].data)[r * TOP + j] = e;
+            touched += !seen[e];
+            seen[e] = 1;
+        }
+    }
+    fl_free_aligned(seen);
+    fl_arena arena = {0};
+    const fl_expr *act = NULL;
+    fl_error err;
+    if (fl_expr_compile("b*tanh(g/b)*sigmoid(g) * l*tanh(u/l)", "g,u", "b=4,l=25", &arena, &act,
+                        &err) != FL_OK)
+        die(err.message);
+    b.call.prep = act;
+    double per = (double)(fl_tensor_bytes(&b.weights[0]) * 3);
+    char shape[60];
+    snprintf(shape, sizeof shape, "%s %d x %lld x %lld", fl_dtype_name(t), experts, (long long)z,
+             (long long)inner);
+    each_kernel("experts", &b, shape, rows, 6.0 * (double)(z * inner) * rows * TOP, per * touched,
+                false);
+    fl_arena_free(&arena);
+    release(&b);
+}
+
+static void bench_level(void)
+{
+    static const fl_dtype types[] = {FL_BF16, FL_F32, FL_F16, FL_MXFP4};
+    static const int rows[] = {1, 8, 64, 256};
+    measure_machine();
+    for (int t = 0; t < 4; t++) {
+        bench_linear(types[t], 4096, 4096, 1, false);
+        bench_linear(types[t], 1024, 1024, 1, true);
+    }
+    for (int t = 0; t < 4; t += 3) {
+        for (int r = 1; r < 4; r++) {
+            bench_linear(types[t], 256, 256, rows[r], true);
+            bench_linear(types[t], 1024, 1024, rows[r], true);
+            bench_linear(types[t], 4096, 4096, rows[r], false);
+        }
+    }
+    for (int t = 0; t < 4; t += 3) {
+        for (int r = 0; r < 4; r++)
+            bench_experts(types[t], 1024, 768, 128, rows[r]);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    int threads = argc > 1 ? atoi(argv[1]) : fl_cpu_count();
+    fl_error err;
+    if (fl_pool_create(threads, &pool, &err) != FL_OK)
+        die(err.message);
+    for (int i = argc > 2 ? atoi(argv[2]) : 0; i <= (argc > 2 ? atoi(argv[2]) : (int)fl_cpu_isa());
+         i++) {
+        isa = (fl_isa)i;
+        if (i <= (int)fl_cpu_isa() && fl_limits_probes[i])
+            bench_level();
+    }
+    fl_pool_destroy(pool);
+    return 0;
+}
