@@ -3,9 +3,10 @@
  *   b*tanh(g/b)*sigmoid(g) * l*tanh(u/l)        with g, u inputs and b = 4, l = 25
  *
  * Grammar: + - * / unary minus, parentheses, numbers, names, and the functions tanh sigmoid silu
- * exp log softplus relu sqrt rsqrt abs min max erf gelu.  Numbers are folded at compile time.  The
- * program is data; the vector kernels of op "expr" (and of operators that take an activation, such
- * as "experts") run it over tiles that stay in the first-level cache. */
+ * exp log softplus relu sqrt rsqrt abs min max erf gelu.  gelu is the exact one, with erf.  Numbers
+ * are folded at compile time; nothing else is re-ordered, so rounding is that of the text read from
+ * left to right.  The program is data; the vector kernels of op "expr" (and of operators that take
+ * an activation, such as "experts") run it over tiles that stay in the first-level cache. */
 #ifndef FL_GRAPH_EXPR_H
 #define FL_GRAPH_EXPR_H
 
@@ -51,8 +52,8 @@ typedef struct fl_expr_operand {
 
 typedef struct fl_expr_instr {
     fl_expr_op op;
-    int dst; /* register */
-    fl_expr_operand a, b;
+    int dst;              /* register; may be one of the operands */
+    fl_expr_operand a, b; /* of one-argument operations b is the number 0 */
 } fl_expr_instr;
 
 typedef struct fl_expr {

@@ -37,8 +37,9 @@ FL_MUST_CHECK fl_status fl_graph_const(fl_graph *g, const char *name, const fl_t
                                        int32_t n, fl_val *out, fl_error *err);
 FL_MUST_CHECK fl_status fl_graph_state(fl_graph *g, const fl_state_spec *spec, fl_val *out,
                                        fl_error *err);
-/* Adds a node; outs has FL_MAX_OUT room.  label ("layers.3.self_attn") goes before error messages
- * and into reports. */
+/* Adds a node; outs has FL_MAX_OUT room.  Inputs and attributes are checked here, and a message
+ * reads "label: op(shapes of the inputs): what was found and expected".  label
+ * ("layers.3.self_attn") goes before error messages and into reports. */
 FL_MUST_CHECK fl_status fl_graph_node(fl_graph *g, const char *op, const char *label,
                                       const fl_val *in, int n_in, const fl_node_attr *attrs,
                                       int n_attrs, fl_val *outs, int *n_out, fl_error *err);
@@ -49,7 +50,8 @@ FL_MUST_CHECK fl_status fl_graph_tap(fl_graph *g, const char *kind, int index, f
                                      fl_error *err);
 FL_MUST_CHECK fl_status fl_graph_output(fl_graph *g, fl_val logits, fl_error *err);
 
-/* Runs the passes.  Constants are folded with the reference kernels when their data is there. */
+/* Runs the passes.  Constants are folded with the reference kernels when their data is there.
+ * After a failure the graph can only be destroyed. */
 FL_MUST_CHECK fl_status fl_graph_finish(fl_graph *g, fl_error *err);
 
 /* ---- reading, after fl_graph_finish ---- */

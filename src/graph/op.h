@@ -75,7 +75,8 @@ typedef struct fl_attr_spec {
 
 enum { FL_MAX_OUT = 16 };
 
-/* One node as its rules see it.  in[i] is NULL for an optional input that was left out. */
+/* One node as its rules see it.  in[i] is NULL for an optional input that was left out; those left
+ * out at the end are not counted in n_in. */
 typedef struct fl_node_view {
     const struct fl_op *op;
     int n_in, n_out;
@@ -103,7 +104,8 @@ typedef struct fl_op {
     const fl_attr_spec *attrs;
     int n_attrs;
     bool effect; /* writes state: never removed, keeps its order among nodes of that state */
-    bool view; /* its output is its first input seen otherwise: no kernel, no memory (op "view") */
+    bool view;   /* its output is its first input seen otherwise: no kernel, no memory (op "view").
+                    Attributes: offset (INT, elements), then dims (INTS) */
 
     /* Checks inputs and attributes and writes the n_out output types; out[] has FL_MAX_OUT room.
      * Messages say what was expected and found ("input 1 (weight) is [4, 8], expected [*, 16]"). */

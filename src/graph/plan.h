@@ -11,9 +11,13 @@ typedef struct fl_plan fl_plan;
 
 typedef struct fl_plan_options {
     fl_limits limits;
-    fl_isa isa;          /* highest level to use; kernels above it are not considered */
-    bool fast;           /* precision fast: kernels with 8-bit activations are allowed */
-    const char *kernels; /* "mla=expanded,delta_rule=chunked" picks by name; NULL: preference */
+    fl_isa isa; /* highest level to use; kernels above it are not considered */
+    bool fast;  /* precision fast: kernels with 8-bit activations are allowed */
+    /* "mla=expanded,delta_rule=chunked" picks by name, or by the part of a name before a dash
+     * ("rows16" for "rows16-avx2" and its like); where the pick does not fit, and for NULL,
+     * preference decides.  A name that does not exist, needs a higher level, or fits nowhere is an
+     * error. */
+    const char *kernels;
 } fl_plan_options;
 
 /* Sees a tapped value right after it was computed: rows x width elements, `stride` apart; dtype F32
@@ -28,14 +32,18 @@ FL_MUST_CHECK fl_status fl_plan_create(const fl_graph *g, const fl_plan_options 
 FL_MUST_CHECK fl_status fl_plan_prepare(fl_plan *p, fl_error *err);
 void fl_plan_destroy(fl_plan *p); /* NULL is allowed */
 
-size_t fl_plan_workspace_bytes(const fl_plan *p); /* intermediates and scratch */
-int fl_plan_calls(const fl_plan *p);
+size_t fl_plan_workspace_bytes(const fl_plan *p);            /* intermediates and scratch */
+int fl_plan_calls(const fl_plan *p);                         /* nodes that are not views */
 const fl_kernel *fl_plan_kernel(const fl_plan *p, int node); /* chosen for graph node; NULL: view */
 
-/* Runs one step on the pool.  step must be within the limits.  tap may be NULL. */
+/* Runs one step on the pool, which has at most limits.n_threads threads.  FL_ARGUMENT, and nothing
+ * was run, when the step breaks a limit or contradicts itself (token ids and page numbers are the
+ * engine's to check).  Nodes over logit rows are left out of a step without logits, and so are
+ * their taps.  tap may be NULL; it is called on the calling thread, in the order of the nodes. */
 FL_MUST_CHECK fl_status fl_plan_run(fl_plan *p, fl_pool *pool, const fl_step *step, fl_tap_fn tap,
                                     void *ctx, fl_error *err);
-/* The logits of the last step: [n_logits, vocab] float32, valid until the next. */
+/* The logits of the last step: [n_logits, vocab] float32, packed, valid until the next; NULL when
+ * the graph has none or the plan is not prepared. */
 float *fl_plan_logits(const fl_plan *p);
 
 #endif

@@ -25,16 +25,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Adds a node that must succeed; its first output. */
-static fl_val add(const char *op, const fl_val *in, int n_in, const fl_node_attr *attrs,
-                  int n_attrs)
-{
-    fl_val outs[FL_MAX_OUT];
-    int n;
-    if (fl_graph_node(g, op, "label", in, n_in, attrs, n_attrs, outs, &n, &err) != FL_OK)
-        fail_msg("%s", err.message);
-    return n ? outs[0] : FL_NONE;
-}
+#define add(...) build_node(g, __VA_ARGS__)
 
 /* Adds a node that must be refused with a message that has `want` in it. */
 static void refuse(const char *want, const char *op, const fl_val *in, int n_in,
