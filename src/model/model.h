@@ -17,10 +17,14 @@ typedef struct fl_model fl_model;
 
 typedef struct fl_model_options {
     const char *definition; /* a Lua file to use; NULL: the first in models_dir that matches */
-    const char *models_dir; /* NULL: FL_MODELS_DIR of the build or install, see fl_models_dir */
+    const char *models_dir; /* NULL: fl_models_dir */
     int layers;             /* > 0: build the first `layers` layers only */
     bool dense;             /* ignore sparse-attention selectors */
 } fl_model_options;
+
+/* The folder of model definitions: <prefix>/share/firstlight/models beside the running program, if
+ * it exists, else the source tree's. */
+FL_MUST_CHECK fl_status fl_models_dir(char *out, size_t size, fl_error *err);
 
 /* Builds and finishes the graph.  The checkpoint must outlive the model.  With a checkpoint opened
  * in SURVEY mode the graph has types but maybe no data.  registry: fl_ops_registry(). */
