@@ -8,7 +8,9 @@
     X(delta_rule, level)                                                                           \
     X(delta_chunk, level)                                                                          \
     X(index_select, level)                                                                         \
-    X(linear, level)
+    X(linear, level)                                                                               \
+    X(mla, level)                                                                                  \
+    X(mla_expanded, level)
 
 /* L(X, level), for every level that CMakeLists.txt builds. */
 #if defined(__x86_64__)

@@ -1,0 +1,77 @@
+/* What the two forms of mla share: the geometry of a call, the weights, the blocks of cached rows,
+ * and the absorbed form itself, which the expanded form uses for the rows that it does not take. */
+#ifndef FL_OPS_CPU_MLA_H
+#define FL_OPS_CPU_MLA_H
+
+#include "ops/cpu/attend.h"
+#include "ops/cpu/room.h"
+
+typedef struct fl_mla {
+    const fl_step *step;
+    const fl_arg *q, *select, *out; /* select: NULL when left out */
+    const fl_tensor *kv_b;
+    const fl_state_pool *pool;
+    int64_t heads, nope, pe, dv, latent;
+    float scale;
+    int64_t width; /* of a cached row: latent + pe */
+    int64_t ldq;   /* an absorbed query: width, and room for whole vectors of the latent */
+    int64_t ldc;   /* a latent in whole vectors */
+    int64_t group; /* heads that are worked on together, at most FL_ATTEND_QUERIES */
+} fl_mla;
+
+#define fl_mla_shape FL_CPU_NAME(fl_mla_shape)
+#define fl_mla_of FL_CPU_NAME(fl_mla_of)
+#define fl_mla_weights FL_CPU_NAME(fl_mla_weights)
+#define fl_mla_absorb FL_CPU_NAME(fl_mla_absorb)
+#define fl_mla_project FL_CPU_NAME(fl_mla_project)
+#define fl_mla_load FL_CPU_NAME(fl_mla_load)
+#define fl_mla_cut_block FL_CPU_NAME(fl_mla_cut_block)
+#define fl_mla_rows FL_CPU_NAME(fl_mla_rows)
+#define fl_mla_few_rows FL_CPU_NAME(fl_mla_few_rows)
+#define fl_mla_scratch FL_CPU_NAME(fl_mla_scratch)
+
+/* The sizes alone, of a node; all of a call. */
+fl_mla fl_mla_shape(const fl_node_view *node);
+fl_mla fl_mla_of(const fl_call *call, const fl_step *step);
+
+/* ---- weights (mla_weights.c) ---- */
+
+enum { FL_MLA_PANEL = 16 }; /* weight rows that are decoded together */
+
+/* Decodes n rows (at most FL_MLA_PANEL) of kv_b from `row` on, ldc apart, padded with zeros. */
+void fl_mla_weights(const fl_mla *m, int64_t row, int n, float *panel);
+
+/* Absorbed queries, scale * (UK_h^T q_nope, q_pe), of rows [row, row + n) and heads [h0, h1): a row
+ * of out has those heads, ldq floats each; ld from row to row.  panel: FL_MLA_PANEL rows of ldc. */
+void fl_mla_absorb(const fl_mla *m, int32_t row, int n, int64_t h0, int64_t h1, float *out,
+                   int64_t ld, float *panel);
+
+/* Outputs of head h of rows [row, row + n): UV_h times the latent of each, ld floats apart. */
+void fl_mla_project(const fl_mla *m, int32_t row, int n, int64_t h, const float *latent, int64_t ld,
+                    float *panel);
+
+/* ---- cached rows (mla_block.c) ---- */
+
+typedef struct fl_mla_block {
+    float *keys; /* [width][64] */
+    float *rows; /* [64][ldq]: rows that cannot be used where they lie */
+} fl_mla_block;
+
+void fl_mla_cut_block(const fl_mla *m, fl_room *r, fl_mla_block *b);
+
+/* Brings n rows into a block: positions pos[0..n), or first, first + 1, ... when pos is NULL (of
+ * one page then). */
+fl_block fl_mla_load(const fl_mla *m, const fl_mla_block *b, const fl_seq_rows *seq,
+                     const int32_t *pos, int64_t first, int n);
+
+/* ---- the absorbed form (mla.c) ---- */
+
+/* Rows [row, row + n) in one phase, as a share of *turn units that workers take in turn. */
+void fl_mla_rows(const fl_mla *m, int32_t row, int32_t n, const fl_worker *worker, int32_t *turn);
+/* A step of few rows, in three phases; false when fl_mla_rows has to do it. */
+bool fl_mla_few_rows(const fl_mla *m, int phase, const fl_worker *worker);
+/* fl_kernel.scratch of the absorbed form. */
+void fl_mla_scratch(const fl_node_view *node, const fl_limits *limits, size_t *per_worker,
+                    size_t *shared);
+
+#endif

@@ -1,0 +1,182 @@
+/* mla, the expanded form (kimi-k3.md 5.5): for rows in whole blocks of the chunk grid that see
+ * every position up to their own.  Per head, a block of cached rows is expanded to keys and values
+ * once for up to RUN queries, which pay 320 multiply-adds a pair where the absorbed form pays 1088
+ * (sizes of K3); the softmax runs from block to block.  All other rows take the absorbed form.
+ *
+ * Which form a row takes depends on its place in its sequence alone, as long as prompts are cut
+ * along the grid; and with a selection it depends on the selection only in that this has to be
+ * complete, so that choosing everything gives the bits of choosing nothing. */
+#include "ops/cpu/mla.h"
+
+#include "ops/cpu/matmul.h"
+#include "ops/def/def_internal.h"
+
+#include <string.h>
+
+enum { RUN = 512, KEYS = FL_ATTEND_KEYS };
+
+typedef struct room {
+    fl_mla_block block;
+    float *panel;      /* [16][ldc] */
+    float *weights;    /* [32][64] */
+    float *keys;       /* [nope + pe][64] of one head */
+    float *values;     /* [64][dv, padded] */
+    float *transposed; /* [16][64] some channels of the values */
+    float *q;          /* [RUN][nope + pe] scaled */
+    fl_runs run;       /* [RUN] */
+} room;
+
+static size_t cut_room(const fl_mla *m, room *w, void *scratch)
+{
+    fl_room r = {scratch, 0};
+    fl_mla_cut_block(m, &r, &w->block);
+    w->panel = fl_room_floats(&r, FL_MLA_PANEL * m->ldc);
+    w->weights = fl_room_floats(&r, FL_ATTEND_QUERIES * KEYS);
+    w->keys = fl_room_floats(&r, (m->nope + m->pe) * KEYS);
+    w->values = fl_room_floats(&r, KEYS * fl_padded(m->dv));
+    w->transposed = fl_room_floats(&r, FL_MLA_PANEL * KEYS);
+    w->q = fl_room_floats(&r, RUN * (m->nope + m->pe));
+    w->run.max = fl_room_floats(&r, RUN);
+    w->run.sum = fl_room_floats(&r, RUN);
+    w->run.value = fl_room_floats(&r, RUN * fl_padded(m->dv));
+    w->run.ld = fl_padded(m->dv);
+    return r.used;
+}
+
+/* Whether a row is in a block of the grid that lies wholly inside the step, and sees everything. */
+static bool is_expanded(const fl_mla *m, int32_t row)
+{
+    const fl_seq_rows *seq = &m->step->seqs[m->step->row_seq[row]];
+    int64_t pos = fl_step_pos(m->step, row), block = pos / KEYS * KEYS;
+    if (block < seq->pos0 || block + KEYS > seq->pos0 + seq->n_rows)
+        return false;
+    if (!m->select)
+        return true;
+    if (pos >= m->select->type.dim[0])
+        return false;
+    const int32_t *s = (const int32_t *)m->select->data + row * m->select->stride;
+    int64_t p = 0;
+    while (p <= pos && s[p] == p)
+        p++;
+    return p > pos;
+}
+
+/* Rows [i, end) of weights in panels: the height of the next one. */
+static int panel_rows(int64_t i, int64_t end)
+{
+    return end - i < FL_MLA_PANEL ? (int)(end - i) : FL_MLA_PANEL;
+}
+
+/* Keys and values of one head of a block of cached rows. */
+static fl_block expand(const fl_mla *m, const room *w, int64_t h, const fl_block *cached)
+{
+    int64_t row = h * (m->nope + m->dv), ldv = fl_padded(m->dv);
+    int nv = (cached->n + 15) / 16;
+    for (int64_t i = 0; i < m->nope; i += FL_MLA_PANEL) {
+        int rows = panel_rows(i, m->nope);
+        fl_mla_weights(m, row + i, rows, w->panel);
+        fl_matmul(rows, nv, m->latent, w->panel, m->ldc, cached->keys, KEYS, w->keys + i * KEYS,
+                  KEYS, false);
+    }
+    memcpy(w->keys + m->nope * KEYS, cached->keys + m->latent * KEYS,
+           (size_t)(m->pe * KEYS) * sizeof(float));
+    for (int64_t i = 0; i < m->dv; i += FL_MLA_PANEL) {
+        int rows = panel_rows(i, m->dv);
+        fl_mla_weights(m, row + m->nope + i, rows, w->panel);
+        fl_matmul(rows, nv, m->latent, w->panel, m->ldc, cached->keys, KEYS, w->transposed, KEYS,
+                  false);
+        fl_transpose(rows, cached->n, w->transposed, KEYS, w->values + i, ldv);
+    }
+    return (fl_block){.n = cached->n,
+                      .keys = w->keys,
+                      .d = m->nope + m->pe,
+                      .values = w->values,
+                      .ld_values = ldv};
+}
+
+/* n queries, the first of which sees `keys` positions, over block b of them. */
+static void look(const fl_mla *m, const room *w, fl_block *block, int64_t b, int64_t keys, int n)
+{
+    int64_t d = m->nope + m->pe;
+    int nv = (int)(fl_padded(m->dv) / 16), together;
+    for (int i = 0; i < n; i += together) {
+        int64_t left = keys + i - b * KEYS;
+        together = 1;
+        if (left <= 0)
+            continue;
+        if (left >= KEYS) /* as do all that follow */
+            together = n - i < FL_ATTEND_QUERIES ? n - i : FL_ATTEND_QUERIES;
+        block->n = left < KEYS ? (int)left : KEYS;
+        fl_attend(block, together, w->q + i * d, d, nv, fl_runs_at(w->run, i), w->weights);
+    }
+}
+
+/* Head h of rows [row, row + n), n <= RUN, of one sequence. */
+static void one_unit(const fl_mla *m, const room *w, int32_t row, int n, int64_t h)
+{
+    const fl_seq_rows *seq = &m->step->seqs[m->step->row_seq[row]];
+    int64_t d = m->nope + m->pe, keys = fl_step_pos(m->step, row) + 1, most = keys + n - 1;
+    int nv = (int)(fl_padded(m->dv) / 16);
+    for (int i = 0; i < n; i++) {
+        const float *q = fl_row_f32(m->q, row + i) + h * d;
+        for (int64_t j = 0; j < d; j++)
+            w->q[i * d + j] = m->scale * q[j];
+    }
+    fl_attend_begin(w->run, n, nv);
+    for (int64_t b = 0; b * KEYS < most; b++) {
+        int64_t left = most - b * KEYS;
+        fl_block cached =
+            fl_mla_load(m, &w->block, seq, NULL, b * KEYS, left < KEYS ? (int)left : KEYS);
+        fl_block block = expand(m, w, h, &cached);
+        look(m, w, &block, b, keys, n);
+    }
+    fl_attend_end(w->run, n, nv);
+    for (int i = 0; i < n; i++)
+        memcpy(fl_row_f32(m->out, row + i) + h * m->dv, w->run.value + i * w->run.ld,
+               (size_t)m->dv * sizeof(float));
+}
+
+static void run(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
+{
+    fl_mla m = fl_mla_of(call, step);
+    if (fl_mla_few_rows(&m, phase, worker) || phase != 0)
+        return;
+    room w;
+    int32_t turn = 0;
+    cut_room(&m, &w, worker->scratch);
+    for (int32_t r = 0, next; r < step->n_rows; r = next) {
+        bool expanded = is_expanded(&m, r);
+        next = r + 1;
+        while (next < step->n_rows && is_expanded(&m, next) == expanded &&
+               (!expanded || (step->row_seq[next] == step->row_seq[r] && next - r < RUN)))
+            next++;
+        if (!expanded) {
+            fl_mla_rows(&m, r, next - r, worker, &turn);
+            continue;
+        }
+        for (int64_t h = 0; h < m.heads; h++) {
+            if (turn++ % worker->n_threads == worker->thread)
+                one_unit(&m, &w, r, next - r, h);
+        }
+    }
+}
+
+static void scratch(const fl_node_view *node, const fl_limits *limits, size_t *per_worker,
+                    size_t *shared)
+{
+    fl_mla m = fl_mla_shape(node);
+    room w;
+    fl_mla_scratch(node, limits, per_worker, shared);
+    size_t own = cut_room(&m, &w, NULL);
+    *per_worker = own > *per_worker ? own : *per_worker;
+}
+
+/* Below the absorbed form, whose bits do not depend on the cutting at all. */
+static const fl_kernel kernels[] = {{.op = "mla",
+                                     .name = FL_CPU_TEXT("expanded"),
+                                     .isa = FL_CPU_ISA,
+                                     .preference = 1 + FL_CPU_ISA,
+                                     .n_phases = 3,
+                                     .run = run,
+                                     .scratch = scratch}};
+const fl_kernel_list FL_CPU_NAME(fl_cpu_kernels_mla_expanded) = FL_KERNEL_LIST(kernels);

@@ -1,0 +1,75 @@
+/* The two products of the absorbed form with kv_b, which is decoded row by row in panels as it is
+ * read: q_nope through UK into latent space, and the weighted latent through UV into the output. */
+#include "ops/cpu/mla.h"
+
+#include "ops/cpu/matmul.h"
+#include "ops/cpu/simd.h"
+
+/* One element vector of a weight row; n lanes. */
+static vf decode(const fl_tensor *t, int64_t at, int n)
+{
+    switch (t->dtype) {
+    case FL_BF16:
+        return vf_loadn_bf16((const uint16_t *)t->data + at, n);
+    case FL_F16:
+        return vf_loadn_f16((const uint16_t *)t->data + at, n);
+    case FL_MXFP4:
+        return vmx_load(vmx_table(fl_e8m0_to_f32(t->scale[at / FL_MX_GROUP])),
+                        (const uint8_t *)t->data + at / 2);
+    default:
+        return vf_loadn((const float *)t->data + at, n);
+    }
+}
+
+void fl_mla_weights(const fl_mla *m, int64_t row, int n, float *panel)
+{
+    for (int i = 0; i < n; i++) {
+        for (int64_t c = 0; c < m->latent; c += FL_LANES) {
+            int lanes = m->latent - c < FL_LANES ? (int)(m->latent - c) : FL_LANES;
+            vf_store(panel + i * m->ldc + c, decode(m->kv_b, (row + i) * m->latent + c, lanes));
+        }
+    }
+}
+
+/* Rows [begin, end) of weights in panels: the next panel's first row and its height. */
+static int panel_rows(int64_t i, int64_t end)
+{
+    return end - i < FL_MLA_PANEL ? (int)(end - i) : FL_MLA_PANEL;
+}
+
+static void finish_query(const fl_mla *m, const float *q, float *out)
+{
+    vf by = vf_set1(m->scale);
+    for (int64_t c = 0; c < m->ldc; c += FL_LANES)
+        vf_store(out + c, vf_mul(by, vf_load(out + c)));
+    for (int64_t i = 0; i < m->pe; i++)
+        out[m->latent + i] = m->scale * q[m->nope + i];
+}
+
+void fl_mla_absorb(const fl_mla *m, int32_t row, int n, int64_t h0, int64_t h1, float *out,
+                   int64_t ld, float *panel)
+{
+    for (int64_t h = h0; h < h1; h++) {
+        const float *q = fl_row_f32(m->q, row) + h * (m->nope + m->pe);
+        float *to = out + (h - h0) * m->ldq;
+        for (int64_t i = 0; i < m->nope; i += FL_MLA_PANEL) {
+            int rows = panel_rows(i, m->nope);
+            fl_mla_weights(m, h * (m->nope + m->dv) + i, rows, panel);
+            fl_matmul(n, (int)(m->ldc / FL_LANES), rows, q + i, m->q->stride, panel, m->ldc, to, ld,
+                      i > 0);
+        }
+        for (int r = 0; r < n; r++)
+            finish_query(m, q + r * m->q->stride, to + r * ld);
+    }
+}
+
+void fl_mla_project(const fl_mla *m, int32_t row, int n, int64_t h, const float *latent, int64_t ld,
+                    float *panel)
+{
+    for (int64_t i = 0; i < m->dv; i += FL_MLA_PANEL) {
+        int rows = panel_rows(i, m->dv);
+        fl_mla_weights(m, h * (m->nope + m->dv) + m->nope + i, rows, panel);
+        fl_matmul_nt(n, rows, m->ldc, latent, ld, panel, m->ldc,
+                     fl_row_f32(m->out, row) + h * m->dv + i, m->out->stride);
+    }
+}
