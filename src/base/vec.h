@@ -16,7 +16,7 @@
 
 /* Makes room for `more` further elements; false when memory ran out. */
 #define fl_vec_reserve(v, more)                                                                    \
-    fl_vec_grow_((void **)&(v)->data, (v)->n, &(v)->cap, (more), sizeof *(v)->data)
+    fl_vec_grow_(&(v)->data, (v)->n, &(v)->cap, (more), sizeof *(v)->data)
 
 #define fl_vec_push(v, x) (fl_vec_reserve(v, 1) && ((v)->data[(v)->n++] = (x), true))
 
@@ -27,7 +27,8 @@
 
 #define fl_vec_free(v) (fl_free((v)->data), (v)->data = NULL, (v)->n = (v)->cap = 0)
 
-static inline bool fl_vec_grow_(void **data, size_t n, size_t *cap, size_t more, size_t size)
+/* data points to a T *, whatever T is; memcpy reads and writes it without lying about its type. */
+static inline bool fl_vec_grow_(void *data, size_t n, size_t *cap, size_t more, size_t size)
 {
     size_t need;
     if (__builtin_add_overflow(n, more, &need))
@@ -39,10 +40,12 @@ static inline bool fl_vec_grow_(void **data, size_t n, size_t *cap, size_t more,
         if (__builtin_mul_overflow(cap_new, (size_t)2, &cap_new))
             return false;
     }
-    void *p = fl_realloc_array(*data, cap_new, size);
+    void *p;
+    memcpy(&p, data, sizeof p);
+    p = fl_realloc_array(p, cap_new, size);
     if (!p)
         return false;
-    *data = p;
+    memcpy(data, &p, sizeof p);
     *cap = cap_new;
     return true;
 }
