@@ -1,9 +1,6 @@
 #include "support/collect.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
+#include "support/cmocka_all.h"
 
 static void on_token(void *ctx, const fl_token_event *event)
 {

@@ -1,27 +1,21 @@
 /* The engine over a fake network (support/fake_model.h): scheduling, ends of every kind, room,
  * callbacks that call back.  test_invariance.c does the same to a real model. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "engine/engine_internal.h"
+#include "support/cmocka_all.h"
 #include "support/collect.h"
 #include "support/fake_model.h"
+#include "support/rng.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static fl_graph *graph;
-static uint32_t rng_state;
+static rng dice;
 
 static uint32_t rnd(uint32_t n)
 {
-    rng_state = rng_state * 1664525u + 1013904223u;
-    return (rng_state >> 8) % n;
+    return (uint32_t)rng_int(&dice, 0, (int64_t)n - 1);
 }
 
 static fl_engine *make(int threads, int seqs, int chunk, int64_t cache)
@@ -99,7 +93,7 @@ static void expect_greedy(const collector *c, int32_t *text, int64_t n, int64_t 
 static void test_one_request(void **state)
 {
     (void)state;
-    rng_state = 1;
+    dice = (rng){1};
     fl_engine *e = make(1, 2, 64, 2048);
     int32_t text[FAKE_CONTEXT];
     const int64_t lengths[] = {1, 2, 63, 64, 65, 128, 200, 700};
@@ -123,7 +117,7 @@ static void test_one_request(void **state)
 static void test_stop_ids(void **state)
 {
     (void)state;
-    rng_state = 2;
+    dice = (rng){2};
     fl_engine *e = make(1, 1, 64, 1024);
     int32_t text[200];
     some_ids(text, 100);
@@ -150,7 +144,7 @@ static void test_stop_ids(void **state)
 static void test_prompt_only(void **state)
 {
     (void)state;
-    rng_state = 3;
+    dice = (rng){3};
     fl_engine *e = make(2, 3, 128, 4096);
     int32_t text[300];
     some_ids(text, 300);
@@ -288,7 +282,7 @@ static void check_composition(fl_engine *e)
 
 static void run_random(uint32_t seed)
 {
-    rng_state = seed;
+    dice = (rng){seed};
     int64_t cache = 64 * (16 + (int64_t)rnd(60));
     fl_engine *e = make(1 + (int)rnd(2), JOBS, 64 * (1 + (int)rnd(4)), cache);
     job *jobs = calloc(JOBS, sizeof *jobs);
@@ -339,7 +333,7 @@ static void test_random_schedules(void **state)
 static void test_fairness(void **state)
 {
     (void)state;
-    rng_state = 5;
+    dice = (rng){5};
     fl_engine *e = make(1, 4, 64, 8192);
     int32_t text[FAKE_CONTEXT];
     some_ids(text, 900);
@@ -379,7 +373,7 @@ static void test_fairness(void **state)
 static void test_room(void **state)
 {
     (void)state;
-    rng_state = 6;
+    dice = (rng){6};
     fl_engine *e = make(1, 2, 64, 512);
     int32_t text[FAKE_CONTEXT + 1];
     some_ids(text, FAKE_CONTEXT + 1);
@@ -427,7 +421,7 @@ static void test_room(void **state)
 static void test_keep(void **state)
 {
     (void)state;
-    rng_state = 7;
+    dice = (rng){7};
     fl_engine *e = make(1, 1, 64, 512);
     int32_t text[500];
     some_ids(text, 300);
@@ -470,7 +464,7 @@ static void test_keep(void **state)
 static void test_nan_in_shown_rows(void **state)
 {
     (void)state;
-    rng_state = 9;
+    dice = (rng){9};
     fl_engine *e = make(1, 2, 64, 1024);
     int32_t text[100];
     some_ids(text, 100);
@@ -527,7 +521,7 @@ static void meddle(void *ctx, const fl_token_event *event)
 static void test_failed_step(void **state)
 {
     (void)state;
-    rng_state = 8;
+    dice = (rng){8};
     fl_engine *e = make(1, 3, 64, 2048);
     int32_t text[200];
     some_ids(text, 150);
@@ -568,7 +562,7 @@ static void test_failed_step(void **state)
 static void test_callbacks(void **state)
 {
     (void)state;
-    rng_state = 10;
+    dice = (rng){10};
     fl_engine *e = make(1, 3, 64, 4096);
     int32_t text[100];
     some_ids(text, 60);
@@ -603,7 +597,7 @@ static void test_callbacks(void **state)
 static void test_cancel_in_every_phase(void **state)
 {
     (void)state;
-    rng_state = 11;
+    dice = (rng){11};
     fl_engine *e = make(1, 2, 64, 2048);
     int32_t text[200];
     some_ids(text, 150);
@@ -633,7 +627,7 @@ static void test_cancel_in_every_phase(void **state)
 static void test_destroy_while_busy(void **state)
 {
     (void)state;
-    rng_state = 12;
+    dice = (rng){12};
     fl_engine *e = make(2, 2, 64, 1024);
     int32_t text[100];
     some_ids(text, 100);
@@ -668,7 +662,7 @@ static void on_tap(void *ctx, const char *kind, int index, const fl_arg *value, 
 static void test_taps(void **state)
 {
     (void)state;
-    rng_state = 13;
+    dice = (rng){13};
     fl_engine *e = make(2, 3, 64, 2048);
     int32_t text[3][100];
     tapped taps[3] = {{{0}, 0}};
@@ -701,7 +695,7 @@ static void test_taps(void **state)
 static void test_sampled_answers_do_not_depend_on_company(void **state)
 {
     (void)state;
-    rng_state = 14;
+    dice = (rng){14};
     int32_t text[4][80];
     collector alone[4], together[4];
     fl_request_params p[4];
@@ -789,7 +783,7 @@ static void test_options(void **state)
 static void test_allocation_failures(void **state)
 {
     (void)state;
-    rng_state = 15;
+    dice = (rng){15};
     int32_t text[100];
     some_ids(text, 100);
     fl_logit_bias bias = {3, 0.5f};

@@ -1,25 +1,19 @@
 /* The sampler: known distributions, truncation against a sort, penalties, hostile numbers. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "engine/sampler_internal.h"
+#include "support/cmocka_all.h"
+#include "support/rng.h"
 
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static uint32_t rng_state = 1;
+static rng dice;
 
 static uint32_t rnd(uint32_t n)
 {
-    rng_state = rng_state * 1664525u + 1013904223u;
-    return (rng_state >> 8) % n;
+    return (uint32_t)rng_int(&dice, 0, (int64_t)n - 1);
 }
 
 static fl_sample draw_once(const fl_sampling *s, const float *logits, int64_t vocab)
@@ -191,7 +185,7 @@ static void test_selection_against_sort(void **state)
     (void)state;
     static fl_candidate c[3000], sorted[3000];
     for (uint32_t seed = 1; seed <= 400; seed++) {
-        rng_state = seed;
+        dice = (rng){seed};
         int n = 1 + (int)rnd(seed % 10 ? 60 : 3000);
         uint32_t levels = 1 + rnd(rnd(2) ? 5 : 100000); /* few levels: many ties */
         double sum = 0;

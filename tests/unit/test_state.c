@@ -1,15 +1,10 @@
 /* The state room: random operations against a naive model, exhaustion, damaged files, failures of
  * allocation. */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "state/state_internal.h"
+#include "support/cmocka_all.h"
+#include "support/rng.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,12 +37,11 @@ static int drop_dir(void **state)
     return rmdir(dir);
 }
 
-static uint32_t rng_state;
+static rng dice;
 
 static uint32_t rnd(uint32_t n)
 {
-    rng_state = rng_state * 1664525u + 1013904223u;
-    return (rng_state >> 8) % n;
+    return (uint32_t)rng_int(&dice, 0, (int64_t)n - 1);
 }
 
 static fl_state *make(int32_t n_seqs, int32_t n_snaps, int64_t tokens, int64_t context)
@@ -251,7 +245,7 @@ static void do_file(fl_state *st, fl_seq s, naive *models)
 
 static void run_random(uint32_t seed)
 {
-    rng_state = seed;
+    dice = (rng){seed};
     fl_state *st = make(SEQS, SNAPS, TOKENS, CONTEXT);
     naive *models = calloc(SEQS, sizeof *models);
     for (int i = 0; i < 300; i++) {
