@@ -1,8 +1,9 @@
 /* route: the selection of experts for one row.
  *
  * A score is sigmoid(logit), or the softmax over all experts; the choice goes by score plus bias,
- * where NaN counts as -inf.  With topk_groups < groups only the experts of the best groups may be
- * chosen; a group is worth the sum of its two best.  Ties: lower index, of experts and groups. */
+ * where NaN counts as -inf.  Both are doubles: in float32 experts that are a few 1e-8 apart round
+ * to ties.  With topk_groups < groups only the experts of the best groups may be chosen; a group is
+ * worth the sum of its two best.  Ties: lower index, of experts and groups. */
 #include "ops/ref/ref_internal.h"
 
 #include "base/pool.h"
@@ -11,22 +12,22 @@
 #include <math.h>
 #include <string.h>
 
-static void scores(const float *logits, int64_t n, bool softmax, float *score)
+static void scores(const float *logits, int64_t n, bool softmax, double *score)
 {
     float high = -INFINITY;
     double sum = 0;
     for (int64_t e = 0; e < n; e++)
         high = logits[e] > high ? logits[e] : high;
     for (int64_t e = 0; e < n; e++) {
-        score[e] = softmax ? expf(logits[e] - high) : 1 / (1 + expf(-logits[e]));
+        score[e] = softmax ? exp((double)logits[e] - high) : 1 / (1 + exp(-(double)logits[e]));
         sum += score[e];
     }
     for (int64_t e = 0; softmax && e < n; e++)
-        score[e] = (float)(score[e] / sum);
+        score[e] /= sum;
 }
 
 /* The best entry that is not out yet, lowest index first; it is then out. */
-static int64_t take_best(const float *value, bool *out, int64_t n)
+static int64_t take_best(const double *value, bool *out, int64_t n)
 {
     int64_t best = -1;
     for (int64_t i = 0; i < n; i++) {
@@ -37,9 +38,9 @@ static int64_t take_best(const float *value, bool *out, int64_t n)
     return best;
 }
 
-static float group_value(const float *choice, int64_t n)
+static double group_value(const double *choice, int64_t n)
 {
-    float first = -INFINITY, second = -INFINITY;
+    double first = -INFINITY, second = -INFINITY;
     for (int64_t i = 0; i < n; i++) {
         if (choice[i] > first) {
             second = first;
@@ -52,15 +53,15 @@ static float group_value(const float *choice, int64_t n)
 }
 
 typedef struct room { /* per worker: [E] each; groups are at most as many as experts */
-    float *score, *choice, *group;
+    double *score, *choice, *group;
     bool *out, *group_out;
 } room;
 
 static room room_at(void *scratch, int64_t n)
 {
-    float *f = scratch;
-    bool *b = (bool *)(f + 3 * n);
-    return (room){f, f + n, f + 2 * n, b, b + n};
+    double *d = scratch;
+    bool *b = (bool *)(d + 3 * n);
+    return (room){d, d + n, d + 2 * n, b, b + n};
 }
 
 static void keep_best_groups(const room *m, int64_t n, int64_t groups, int64_t keep)
@@ -84,7 +85,7 @@ static void one_row(const fl_call *call, const room *m, int64_t r)
     int64_t groups = call->attr[FL_ROUTE_GROUPS].i, keep = call->attr[FL_ROUTE_TOPK_GROUPS].i;
     scores(logits, n, strcmp(call->attr[FL_ROUTE_FUNC].text, "softmax") == 0, m->score);
     for (int64_t e = 0; e < n; e++) {
-        float c = m->score[e] + (bias ? bias[e] : 0);
+        double c = m->score[e] + (bias ? bias[e] : 0);
         m->choice[e] = isnan(c) ? -INFINITY : c;
     }
     memset(m->out, false, (size_t)n * sizeof *m->out);
@@ -117,7 +118,7 @@ static void scratch(const fl_node_view *node, const fl_limits *limits, size_t *p
                     size_t *shared)
 {
     (void)limits;
-    *per_worker = (size_t)node->in[0]->dim[0] * (3 * sizeof(float) + 2 * sizeof(bool));
+    *per_worker = (size_t)node->in[0]->dim[0] * (3 * sizeof(double) + 2 * sizeof(bool));
     *shared = 0;
 }
 
