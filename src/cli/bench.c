@@ -1,0 +1,179 @@
+/* firstlight bench MODEL: prompt and generation speed, and the bytes a token reads. */
+#include "cli/cli.h"
+
+#include <stdlib.h>
+
+static struct bench_args {
+    cli_common common;
+    const char *model;
+    int64_t prompt, generate;
+    int batch, repeats;
+} args = {.prompt = 512, .generate = 128, .batch = 1, .repeats = 3};
+
+enum { OPT_BATCH = 0x200 };
+
+static const struct argp_option options[] = {
+    {"prompt", 'p', "N", 0, "Tokens of the prompt (default 512)", 0},
+    {"generate", 'n', "N", 0, "Tokens to generate (default 128)", 0},
+    {"batch", OPT_BATCH, "B", 0, "Sequences at once (default 1)", 0},
+    {"repeats", 'r', "R", 0, "Runs; the median is printed (default 3)", 0},
+    {0},
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &args.common;
+        return 0;
+    case 'p':
+        args.prompt = cli_int(state, "--prompt", arg, 1, INT32_MAX / 2);
+        return 0;
+    case 'n':
+        args.generate = cli_int(state, "--generate", arg, 2, INT32_MAX / 2);
+        return 0;
+    case OPT_BATCH:
+        args.batch = (int)cli_int(state, "--batch", arg, 1, 1024);
+        return 0;
+    case 'r':
+        args.repeats = (int)cli_int(state, "--repeats", arg, 1, 100);
+        return 0;
+    case ARGP_KEY_ARG:
+        if (state->arg_num > 0)
+            argp_error(state, "one model only");
+        args.model = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!args.model)
+            argp_error(state, "a model folder is needed");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp_child children[] = {{&cli_common_argp, 0, "", 0}, {0}};
+static const struct argp argp = {options,  parse, "MODEL", "Measures prompt and generation speed.",
+                                 children, 0,     0};
+
+/* Seen by all requests of a run: when the last prompt was done and when the last token came. */
+typedef struct run_clock {
+    int64_t tokens, first_tokens;
+    double prompts_done, last;
+    fl_status status;
+    fl_error error;
+} run_clock;
+
+static void on_token(void *ctx, const fl_token_event *e)
+{
+    run_clock *c = ctx;
+    if (e->finish == FL_FINISH_ERROR) {
+        c->status = e->error.status;
+        c->error = e->error;
+    }
+    if (e->id == FL_NO_TOKEN)
+        return;
+    c->tokens++;
+    c->last = cli_seconds();
+    if (c->first_tokens < args.batch && ++c->first_tokens == args.batch)
+        c->prompts_done = c->last;
+}
+
+/* Generation speed counts what comes after every prompt is done, so that it measures pure decode
+ * steps of the whole batch. */
+static fl_status one_run(const cli_model *m, int32_t *ids, int64_t vocab, double *prompt_speed,
+                         double *generate_speed, fl_error *err)
+{
+    run_clock clock = {0};
+    double start = cli_seconds();
+    for (int b = 0; b < args.batch; b++) {
+        uint64_t x = (uint64_t)b + 1;
+        for (int64_t i = 0; i < args.prompt; i++) {
+            x = x * 6364136223846793005u + 1442695040888963407u;
+            ids[i] = (int32_t)((x >> 33) % (uint64_t)vocab);
+        }
+        fl_request *r;
+        fl_request_params p = {.prompt = ids,
+                               .n_prompt = args.prompt,
+                               .max_tokens = args.generate,
+                               .sampling = fl_sampling_default(),
+                               .on_token = on_token,
+                               .ctx = &clock,
+                               .keep_from = FL_NONE};
+        FL_TRY(fl_engine_submit(m->engine, &p, &r, err));
+    }
+    int64_t before = 0;
+    for (bool busy = true; busy;) {
+        FL_TRY(fl_engine_step(m->engine, &busy, err));
+        if (!before && clock.first_tokens == args.batch)
+            before = clock.tokens;
+    }
+    if (clock.status != FL_OK) {
+        *err = clock.error;
+        return clock.status;
+    }
+    *prompt_speed = (double)(args.prompt * args.batch) / (clock.prompts_done - start);
+    *generate_speed = (double)(clock.tokens - before) / (clock.last - clock.prompts_done);
+    return FL_OK;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *v, int n)
+{
+    qsort(v, (size_t)n, sizeof *v, by_value);
+    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+static fl_status bench(const cli_model *m, fl_error *err)
+{
+    const fl_graph *g = fl_model_graph(m->model);
+    int64_t vocab = fl_graph_vocab(g);
+    int32_t *ids = fl_calloc((size_t)args.prompt, sizeof *ids);
+    double prompt[100], generate[100];
+    fl_status s = ids ? FL_OK : fl_fail(err, FL_NOMEM, "no memory for the prompt");
+    for (int r = -1; r < args.repeats && s == FL_OK; r++) /* the first run warms up */
+        s = one_run(m, ids, vocab, &prompt[r < 0 ? 0 : r], &generate[r < 0 ? 0 : r], err);
+    fl_free(ids);
+    FL_TRY(s);
+    fl_sizes sizes = {
+        .rows = args.batch, .logits = args.batch, .context = args.prompt + args.generate / 2};
+    fl_cost cost = fl_graph_cost(g, &sizes);
+    double bytes = (cost.weight_bytes + cost.state_bytes) / args.batch;
+    double p = median(prompt, args.repeats), n = median(generate, args.repeats);
+    if (args.common.json) {
+        printf("{\"prompt_tokens\": %lld, \"generated_tokens\": %lld, \"batch\": %d, "
+               "\"prompt_tokens_per_second\": %.2f, \"generation_tokens_per_second\": %.2f, "
+               "\"bytes_per_token\": %.0f, \"bytes_per_second\": %.0f}\n",
+               (long long)args.prompt, (long long)args.generate, args.batch, p, n, bytes,
+               bytes * n);
+        return FL_OK;
+    }
+    char a[32], b[32];
+    printf("prompt      %lld x %d tokens: %10.1f tokens/s (%.1f .. %.1f)\n", (long long)args.prompt,
+           args.batch, p, prompt[0], prompt[args.repeats - 1]);
+    printf("generation  %lld x %d tokens: %10.1f tokens/s (%.1f .. %.1f)\n",
+           (long long)args.generate, args.batch, n, generate[0], generate[args.repeats - 1]);
+    printf("a generated token reads %s: %s per second\n", cli_bytes(bytes, a),
+           cli_bytes(bytes * n, b));
+    return FL_OK;
+}
+
+int cmd_bench(int argc, char **argv)
+{
+    fl_error err = {0};
+    cli_model m;
+    cli_parse(&argp, argc, argv, &args);
+    if (!args.common.context)
+        args.common.context = args.prompt + args.generate;
+    fl_engine_options eo = {.max_seqs = args.batch};
+    fl_status s = cli_open(args.model, &args.common, FL_OPEN_DATA, &eo, &m, &err);
+    if (s == FL_OK)
+        s = bench(&m, &err);
+    cli_close(&m);
+    return s == FL_OK ? 0 : cli_report(&err);
+}

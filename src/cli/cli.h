@@ -1,0 +1,76 @@
+/* The command line: one file per subcommand, thin.  This header is what they share: options that
+ * mean the same everywhere, opening a model, and how to report.
+ *
+ * Results go to standard output; progress, notes and errors go to standard error.  Exit status: 0,
+ * 1 when something failed (verify: when results differ), 64 for wrong usage. */
+#ifndef FL_CLI_H
+#define FL_CLI_H
+
+#include "engine/engine.h"
+#include "ops/ops.h"
+
+#include <argp.h>
+#include <stdio.h>
+
+/* Options that several subcommands take. */
+typedef struct cli_common {
+    int threads, layers;
+    int64_t context;
+    bool dense, fast, json;
+    const char *definition, *kernels;
+} cli_common;
+
+extern const struct argp cli_common_argp; /* a child parser; its input is a cli_common */
+
+/* Parses argv for a subcommand; prints usage and exits on wrong usage, as argp does. */
+void cli_parse(const struct argp *argp, int argc, char **argv, void *input);
+/* The value of a numeric option; wrong usage when it is not a number within [low, high]. */
+int64_t cli_int(struct argp_state *state, const char *what, const char *arg, int64_t low,
+                int64_t high);
+double cli_real(struct argp_state *state, const char *what, const char *arg, double low,
+                double high);
+
+/* A model opened for running. */
+typedef struct cli_model {
+    fl_checkpoint *ck;
+    fl_model *model;
+    fl_engine *engine;
+} cli_model;
+
+/* Opens checkpoint and model, and with `engine` not NULL an engine with those options (threads,
+ * context, precision and kernels are filled in from o). */
+FL_MUST_CHECK fl_status cli_open(const char *path, const cli_common *o, fl_open_mode mode,
+                                 fl_engine_options *engine, cli_model *out, fl_error *err);
+void cli_close(cli_model *m);
+
+/* Runs the engine until it has no work; *stop (may be NULL) is looked at between steps. */
+FL_MUST_CHECK fl_status cli_run_all(fl_engine *e, fl_error *err);
+
+/* Prints "firstlight: message" and returns exit status 1. */
+int cli_report(const fl_error *err);
+void cli_note(const char *fmt, ...) FL_PRINTF(1, 2);
+
+/* Progress on standard error, silent for the first second and for what takes no longer. */
+typedef struct cli_progress {
+    const char *what; /* "prompt" */
+    const char *unit; /* "tokens" */
+    double start, last;
+} cli_progress;
+void cli_progress_begin(cli_progress *p, const char *what, const char *unit);
+void cli_progress_at(cli_progress *p, double done, double total);
+void cli_progress_end(cli_progress *p);
+
+double cli_seconds(void);
+/* "1.23 GB" (powers of ten), for people. */
+const char *cli_bytes(double bytes, char out[32]);
+FL_MUST_CHECK fl_status cli_read_file(const char *path, fl_buf *out, fl_error *err);
+
+int cmd_run(int argc, char **argv);
+int cmd_inspect(int argc, char **argv);
+int cmd_verify(int argc, char **argv);
+int cmd_tokenize(int argc, char **argv);
+int cmd_eval(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
+int cmd_plan(int argc, char **argv);
+
+#endif
