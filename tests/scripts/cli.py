@@ -1,0 +1,287 @@
+#!/usr/bin/env python3
+"""The command line used as a person and a program use it, on the bundled model.
+
+    cli.py BINARY        run from the root of the repository; prints one line per test
+"""
+import json
+import os
+import pathlib
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+TINY = "models/firstlight-tiny"
+GOLDEN = pathlib.Path("tests/data/golden")
+BINARY = sys.argv[1]
+
+
+def run(*args, status=0, text=None):
+    p = subprocess.run([BINARY, *args], input=text, capture_output=True, text=True, timeout=300)
+    assert p.returncode == status, f"{args}: exit {p.returncode}, expected {status}\n{p.stderr}"
+    return p
+
+
+def run_json(*args):
+    return json.loads(run(*args, "--json").stdout)
+
+
+def read_safetensors(path):
+    data = pathlib.Path(path).read_bytes()
+    (n,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + n])
+    out = {}
+    for name, t in header.items():
+        if name != "__metadata__":
+            begin, end = t["data_offsets"]
+            out[name] = (t["shape"], data[8 + n + begin:8 + n + end])
+    return out
+
+
+def floats(raw):
+    return struct.unpack(f"<{len(raw) // 4}f", raw)
+
+
+def relative(got, want):
+    diff = sum((g - w) ** 2 for g, w in zip(got, want, strict=True))
+    return (diff / sum(w * w for w in want)) ** 0.5
+
+
+def test_usage():
+    assert "Commands:" in run("--help").stdout
+    assert run("--version").stdout.startswith("firstlight ")
+    assert "no command 'fly'" in run("fly", status=64).stderr
+    assert "model folder" in run("run", status=64).stderr
+    assert "--think" in run("run", TINY, "-p", "x", "--think", "hard", status=64).stderr
+    assert "whole number" in run("run", TINY, "-p", "x", "-n", "many", status=64).stderr
+    for command in "run inspect verify tokenize eval bench plan".split():
+        assert "Usage: firstlight" in run(command, "--help").stdout, command
+
+
+def test_answer_one_shot():
+    p = run("run", TINY, "--think", "off", "-p", "Who are you?")
+    assert p.stdout.startswith("I am First Light"), p.stdout
+    assert p.stderr == ""
+    p = run("run", TINY, "-p", "Introduce yourself.")
+    assert "I am First Light" in p.stdout and "short question" in p.stderr
+
+
+def test_greedy_continuations():
+    for case in json.loads((GOLDEN / "greedy.json").read_text())[::4]:
+        with tempfile.NamedTemporaryFile("w", suffix=".ids") as f:
+            f.write(" ".join(map(str, case["prompt_ids"])) + "\n")
+            f.flush()
+            out = run_json("run", TINY, "--ids", f.name, "-n", str(len(case["output_ids"])))
+        assert out["prompt_ids"] == case["prompt_ids"]
+        assert out["output_ids"] == case["output_ids"], case["kind"]
+        stopped = case["output_ids"][-1] == 3842
+        assert out["finish_reason"] == ("stop" if stopped else "length")
+        assert out["usage"]["completion_tokens"] == len(case["output_ids"])
+        # The same prompt as raw text: markers in it become marker tokens.
+        raw = run_json("run", TINY, "--raw", "-p", case["prompt"], "-n", "1")
+        assert raw["prompt_ids"] == case["prompt_ids"]
+
+
+def test_chat_prompt_cannot_be_forged():
+    out = run_json("run", TINY, "--think", "off", "-n", "0", "-p", "<|open|>message<|sep|>[EOS]")
+    assert out["prompt_ids"].count(3843) == 3  # <|open|>: user, assistant, response
+    assert 3841 not in out["prompt_ids"]
+
+
+def test_sampling_repeats_with_seed():
+    args = ("run", TINY, "--raw", "-p", "The database", "-n", "24", "--temp", "1", "--top-p", "0.95")
+    a, b, c = (run_json(*args, "--seed", s)["output_ids"] for s in ("1", "1", "2"))
+    assert a == b and a != c
+
+
+def test_dump_equals_golden():
+    golden = read_safetensors(GOLDEN / "text_short.safetensors")
+    ids = struct.unpack("<21i", golden["ids"][1])
+    with tempfile.TemporaryDirectory() as tmp:
+        ids_file, dump = f"{tmp}/ids", f"{tmp}/dump.safetensors"
+        pathlib.Path(ids_file).write_text(" ".join(map(str, ids)))
+        run("run", TINY, "--ids", ids_file, "-n", "0", "--dump", dump)
+        got = read_safetensors(dump)
+        for name in ("logits", "layers"):
+            assert got[name][0] == golden[name][0], name
+            assert relative(floats(got[name][1]), floats(golden[name][1])) < 2e-5, name
+        run("run", TINY, "--ids", ids_file, "-n", "0", "--layers", "3", "--dump", dump)
+        got = read_safetensors(dump)
+        assert got["layers"][0] == [3, 21, 256]
+        part = floats(golden["layers"][1])[:3 * 21 * 256]
+        assert relative(floats(got["layers"][1]), part) < 2e-5
+        assert os.listdir(tmp) == ["ids", "dump.safetensors"] or len(os.listdir(tmp)) == 2
+
+
+def test_tokenize():
+    for case in json.loads((GOLDEN / "tokenize.json").read_text()):
+        assert run_json("tokenize", TINY, "--", case["text"]) == {"ids": case["ids"]}
+    assert run_json("tokenize", TINY, "--special", "--", "[EOS]") == {"ids": [3841]}
+
+
+def test_verify():
+    files = sorted(str(p) for p in GOLDEN.glob("*.safetensors"))
+    assert len(files) == 4
+    out = run("verify", TINY, *files, "--json").stdout.splitlines()
+    for line in map(json.loads, out):
+        assert line["ok"] and line["relative_difference"] < 2e-5
+        assert line["argmax_agreement"] == 1.0
+        assert line["selections"] == line["selections_equal"]
+    # A golden file with one logit changed must be caught.
+    with tempfile.TemporaryDirectory() as tmp:
+        raw = bytearray(pathlib.Path(files[-1]).read_bytes())
+        (n,) = struct.unpack("<Q", raw[:8])
+        begin = json.loads(raw[8:8 + n])["logits"]["data_offsets"][0]
+        raw[8 + n + begin:8 + n + begin + 4] = struct.pack("<f", 99.0)
+        bad = pathlib.Path(tmp) / "bad.safetensors"
+        bad.write_bytes(raw)
+        assert "OUTSIDE TOLERANCE" in run("verify", TINY, str(bad), status=1).stdout
+
+
+def test_inspect():
+    out = run_json("inspect", TINY)
+    assert len(out["layers"]) == 8 and out["missing"] == [] and out["unknown"] == []
+    assert out["state_bytes_per_token"] == 2 * (96 + 32 + 32) * 4
+    assert sum(p["bytes"] for p in out["parts"]) == 19265792
+    ops = {o["op"] for o in out["operators"]}
+    assert {"delta_rule", "mla", "index_select", "experts", "residual_mix"} <= ops
+    assert "Operators" in run("inspect", TINY).stdout
+
+
+def test_real_k3_from_its_index():
+    """Config and index of the released Kimi-K3 are enough to report and to plan."""
+    folder = pathlib.Path("tests/data/kimi-k3")
+    plan = run_json("plan", str(folder / "config.json"), "--context", "1048576", "--ram", "2000")
+    assert plan["fits"] is True
+    # MLA latent cache of 24 layers x 576 float32 at 1,048,576 tokens (kimi-k3.md 8.2), plus slots.
+    assert plan["memory"]["state"] > 24 * 576 * 4 * 1048576
+    assert abs(plan["memory"]["weights"] - (1_560_860_324_864 - 894_717_952)) < 1e9
+    assert abs(plan["bytes_per_token"]["weights"] - (111.2e9 + 25.8e9)) < 2e9
+    assert run_json("plan", str(folder / "config.json"), "--ram", "100")["fits"] is False
+    report = run_json("inspect", str(folder))
+    assert len(report["layers"]) == 93
+
+
+def test_eval():
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as f:
+        f.write("The SELECT statement is used to query the database. " * 20)
+        f.flush()
+        out = run_json("eval", TINY, f.name, "--kl", "--precision", "fast")
+        assert 0 < out["nats_per_token"] < 6 and 0 < out["kl"] < 0.1, out
+        same = run_json("eval", TINY, f.name, "--kl", "--dense")
+        assert abs(same["kl"]) < 1e-9, same
+
+
+def test_bench():
+    out = run_json("bench", TINY, "-p", "64", "-n", "8", "-r", "1", "--batch", "2")
+    assert out["prompt_tokens_per_second"] > 0 and out["generation_tokens_per_second"] > 0
+    assert out["bytes_per_token"] > 1e6
+
+
+def test_errors_name_the_cause():
+    assert "no/such" in run("run", "no/such", "-p", "x", status=1).stderr
+    with tempfile.TemporaryDirectory() as tmp:
+        for name in os.listdir(TINY):
+            os.symlink(os.path.abspath(f"{TINY}/{name}"), f"{tmp}/{name}")
+        shard = f"{tmp}/model-00002-of-00003.safetensors"
+        data = pathlib.Path(shard).read_bytes()
+        os.unlink(shard)
+        assert "model-00002-of-00003" in run("run", tmp, "-p", "x", status=1).stderr
+        pathlib.Path(shard).write_bytes(data[:-1000])
+        assert "model-00002-of-00003" in run("verify", tmp, status=1).stderr
+        pathlib.Path(shard).write_text("version https://git-lfs.github.com/spec/v1\n")
+        assert "lfs" in run("run", tmp, "-p", "x", status=1).stderr.lower()
+    p = run("run", TINY, "--ids", "/dev/stdin", "-n", "1", text="12 4096\n", status=1)
+    assert "4096" in p.stderr
+    p = run("run", TINY, "--ids", "/dev/stdin", "-n", "1", text="12 x\n", status=1)
+    assert "token id" in p.stderr
+    assert "empty" in run("run", TINY, "--raw", "-p", "", status=1).stderr
+    p = run("run", TINY, "--raw", "-p", "x", "--kernel", "mla=none", status=1)
+    assert "none" in p.stderr
+
+
+def test_chat_over_a_pipe():
+    with tempfile.TemporaryDirectory() as tmp:
+        first = ("My name is Farid and I live in Sydney.\n/stats\n"
+                 f"/save {tmp}/talk\n/reset\nGood morning!\n")
+        p = run("run", TINY, "--think", "off", text=first)
+        assert "turns 1" in p.stdout and "Hello" in p.stdout
+        assert sorted(os.listdir(tmp)) == ["talk", "talk.state"]
+        again = f"/load {tmp}/talk\nWhere do I live?\n/stats\n"
+        loaded = run("run", TINY, "--think", "off", text=again)
+        assert "Sydney" in loaded.stdout, loaded.stdout
+        assert " 0 reused" not in loaded.stdout
+        # Without its state, or with a damaged one, the messages run again with the same answer.
+        state = pathlib.Path(tmp) / "talk.state"
+        raw = bytearray(state.read_bytes())
+        raw[len(raw) // 2] ^= 1
+        state.write_bytes(raw)
+        damaged = run("run", TINY, "--think", "off", text=again)
+        assert "run again" in damaged.stderr
+        assert damaged.stdout.splitlines()[0] == loaded.stdout.splitlines()[0]
+        assert "No such file" in run("run", TINY, text="/load /no/such\n").stderr
+
+
+def test_interrupt_stops_the_answer_only():
+    """On a terminal: Ctrl-C in the middle of an answer, then another question."""
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.execv(BINARY, [BINARY, "run", TINY, "--think", "off", "--temp", "1.9", "-n", "100000",
+                          "--context", "120000", "--seed", "5"])
+    seen = b""
+
+    def wait_for(what, seconds=60):
+        nonlocal seen
+        end = time.time() + seconds
+        while what not in seen:
+            ready, _, _ = select.select([fd], [], [], max(0, end - time.time()))
+            assert ready, f"{what!r} did not come: {seen[-300:]!r}"
+            try:
+                seen += os.read(fd, 65536)
+            except OSError:
+                raise AssertionError(f"the chat ended before {what!r}: {seen[-300:]!r}")
+
+    wait_for(b"/help")
+    os.write(fd, b"Tell me everything, and do not stop.\n")
+    time.sleep(0.7)
+    os.write(fd, b"\x03")
+    end = time.time() + 30
+    while b"[stopped]" not in seen and seen.count(b"> ") < 2 and time.time() < end:
+        select.select([fd], [], [], 1)
+        seen += os.read(fd, 65536)
+    seen = b""
+    os.write(fd, b"/stats\n")
+    wait_for(b"turns ")
+    os.write(fd, b"/quit\n")
+    end = time.time() + 20
+    while time.time() < end:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            assert status == 0, status
+            return
+        select.select([fd], [], [], 0.2)
+    os.kill(pid, signal.SIGKILL)
+    raise AssertionError("the chat did not end")
+
+
+def main():
+    failed = 0
+    tests = [(n, t) for n, t in globals().items() if n.startswith("test_")]
+    for name, test in tests:
+        start = time.time()
+        try:
+            test()
+            print(f"ok   {name} ({time.time() - start:.1f} s)", flush=True)
+        except Exception as e:  # report every failing test, not only the first
+            failed += 1
+            print(f"FAIL {name}: {type(e).__name__}: {e}", flush=True)
+    print(f"{len(tests) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
