@@ -43,7 +43,18 @@
 #include <stdint.h>
 #include <string.h>
 
+/* A sanitizer instruments every lane access of the plain form; inlined everywhere that takes the
+ * compiler minutes and a gigabyte, so there the functions stay functions. */
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define FL_SANITIZED
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(FL_SANITIZED)
+#define FL_INLINE static inline __attribute__((unused))
+#else
 #define FL_INLINE static inline __attribute__((always_inline))
+#endif
 
 /* Before a loop of constant length over vectors that must live in registers. */
 #if defined(__clang__)
