@@ -39,7 +39,7 @@ end
 -- The builders of sub-layers, for the graph g and the configuration c.
 local function builders(g, c)
   local D, b = c.hidden_size, {}
-  local selection, n_selections = nil, 0 -- of the last indexer
+  local selection -- of the last indexer
 
   local function linear(x, name, out, inn)
     return g.linear{ x, g:weight(name .. ".weight", { out, inn }) }
@@ -102,8 +102,7 @@ local function builders(g, c)
     local keys = g:state{ name = name .. "keys", paged = true, width = d }
     g.cache_write{ keys, k }
     selection = g.index_select{ q, w, keys, topk = c.index_topk, scale = (H * d) ^ -0.5 }
-    g:tap("select", n_selections, selection)
-    n_selections = n_selections + 1
+    g:tap("select", ordinal, selection)
     g:at(a, "mla")
     return selection
   end

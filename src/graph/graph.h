@@ -44,8 +44,8 @@ FL_MUST_CHECK fl_status fl_graph_node(fl_graph *g, const char *op, const char *l
                                       const fl_val *in, int n_in, const fl_node_attr *attrs,
                                       int n_attrs, fl_val *outs, int *n_out, fl_error *err);
 /* Marks a value to be shown to the step's observer under (kind, index): the running sum after layer
- * i is ("layer", i), the selection of the j-th indexer ("select", j).  fl_graph_output marks the
- * logits. */
+ * i is ("layer", i), the selection that the j-th full-attention layer makes ("select", j).
+ * fl_graph_output marks the logits. */
 FL_MUST_CHECK fl_status fl_graph_tap(fl_graph *g, const char *kind, int index, fl_val v,
                                      fl_error *err);
 FL_MUST_CHECK fl_status fl_graph_output(fl_graph *g, fl_val logits, fl_error *err);

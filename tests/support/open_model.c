@@ -1,0 +1,28 @@
+#include "support/open_model.h"
+
+#include "ops/ops.h"
+#include "support/cmocka_all.h"
+
+fl_status try_open_model(opened *m, const char *dir, const fl_engine_options *o, fl_error *err)
+{
+    const fl_model_options mo = {.models_dir = FL_MODELS};
+    *m = (opened){0};
+    FL_TRY(fl_checkpoint_open(dir, FL_OPEN_DATA, &m->checkpoint, err));
+    FL_TRY(fl_model_open(m->checkpoint, fl_ops_registry(), &mo, &m->model, err));
+    return fl_engine_create(m->model, o, &m->engine, err);
+}
+
+void open_model(opened *m, const char *dir, const fl_engine_options *o)
+{
+    fl_error err;
+    if (try_open_model(m, dir, o, &err) != FL_OK)
+        fail_msg("%s", err.message);
+}
+
+void close_model(opened *m)
+{
+    fl_engine_destroy(m->engine);
+    fl_model_close(m->model);
+    fl_checkpoint_close(m->checkpoint);
+    *m = (opened){0};
+}
