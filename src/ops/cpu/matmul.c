@@ -7,11 +7,11 @@
 #include <xmmintrin.h>
 #endif
 
-/* Rows and vectors of a tile, and rows of a with four of b: what the registers hold. */
+/* Rows and vectors of a tile: as many accumulators as the registers hold. */
 #if defined(__AVX512F__)
-enum { TILE_M = 4, TILE_N = 4, DOTS_M = 4 };
+enum { TILE_M = 4, TILE_N = 4 };
 #else
-enum { TILE_M = 2, TILE_N = 2, DOTS_M = 1 };
+enum { TILE_M = 2, TILE_N = 2 };
 #endif
 
 FL_INLINE void tile(int m, int n, int64_t k, const float *a, int64_t lda, const float *b,
@@ -63,56 +63,6 @@ void fl_matmul(int64_t m, int nv, int64_t k, const float *a, int64_t lda, const 
         column(m, TILE_N, k, a, lda, b + j * FL_LANES, ldb, c + j * FL_LANES, ldc, add);
     for (; j < nv; j++)
         column(m, 1, k, a, lda, b + j * FL_LANES, ldb, c + j * FL_LANES, ldc, add);
-}
-
-/* m rows of a with four rows of b. */
-FL_INLINE void dots(int m, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb,
-                    float *c, int64_t ldc)
-{
-    vf sum[DOTS_M][4];
-    FL_UNROLL
-    for (int i = 0; i < m; i++) {
-        FL_UNROLL
-        for (int j = 0; j < 4; j++)
-            sum[i][j] = vf_zero();
-    }
-    for (int64_t p = 0; p < k; p += FL_LANES) {
-        FL_UNROLL
-        for (int j = 0; j < 4; j++) {
-            vf y = vf_load(b + j * ldb + p);
-            FL_UNROLL
-            for (int i = 0; i < m; i++)
-                sum[i][j] = vf_fma(vf_load(a + i * lda + p), y, sum[i][j]);
-        }
-    }
-    FL_UNROLL
-    for (int i = 0; i < m; i++)
-        vf_sum4(sum[i][0], sum[i][1], sum[i][2], sum[i][3], c + i * ldc);
-}
-
-static float dot(int64_t k, const float *a, const float *b)
-{
-    vf sum = vf_zero();
-    for (int64_t p = 0; p < k; p += FL_LANES)
-        sum = vf_fma(vf_load(a + p), vf_load(b + p), sum);
-    return vf_sum(sum);
-}
-
-void fl_matmul_nt(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
-                  int64_t ldb, float *c, int64_t ldc)
-{
-    int64_t j = 0;
-    for (; j + 4 <= n; j += 4, b += 4 * ldb) {
-        int64_t i = 0;
-        for (; i + DOTS_M <= m; i += DOTS_M)
-            dots(DOTS_M, k, a + i * lda, lda, b, ldb, c + i * ldc + j, ldc);
-        for (; i < m; i++)
-            dots(1, k, a + i * lda, lda, b, ldb, c + i * ldc + j, ldc);
-    }
-    for (; j < n; j++, b += ldb) {
-        for (int64_t i = 0; i < m; i++)
-            c[i * ldc + j] = dot(k, a + i * lda, b);
-    }
 }
 
 /* A strip of four rows becomes four columns. */

@@ -11,17 +11,11 @@
 #include "ops/cpu/cpu_internal.h"
 
 #define fl_matmul FL_CPU_NAME(fl_matmul)
-#define fl_matmul_nt FL_CPU_NAME(fl_matmul_nt)
 #define fl_transpose FL_CPU_NAME(fl_transpose)
 
 /* lda, ldb, ldc: elements from one row to the next.  c must not overlap a or b. */
 void fl_matmul(int64_t m, int nv, int64_t k, const float *a, int64_t lda, const float *b,
                int64_t ldb, float *c, int64_t ldc, bool add);
-
-/* c[i][j] = a_i . b_j over k, a multiple of 16: dot products in the order of simd.h (lane l takes
- * k = l mod 16 in ascending order, then vf_sum). */
-void fl_matmul_nt(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
-                  int64_t ldb, float *c, int64_t ldc);
 
 /* out[l][r] = in[r][l] for n rows of `width` elements.  Rows of out are ldo apart and a multiple of
  * 16 wide: the columns from n up to the next multiple are written as zero. */

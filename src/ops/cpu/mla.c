@@ -12,11 +12,10 @@
  *             merges and projects, each head by one worker;
  *   many:     phase 0 deals out (block of rows, group of heads) from beginning to end. */
 #include "ops/cpu/mla.h"
+#include "ops/cpu/weights.h"
 
 #include "base/pool.h"
 #include "ops/def/def_internal.h"
-
-#include <string.h>
 
 enum { KEYS = FL_ATTEND_KEYS, SPAN = 16, SPANS = 32 };
 enum { QUERIES = 256 };         /* of one unit of many rows: rows times heads */
@@ -26,6 +25,7 @@ typedef struct room {
     fl_mla_block block;
     float *weights; /* [32][64] */
     float *panel;   /* [16][ldc] */
+    void *mul;      /* of fl_mla_project */
     float *q;       /* [QUERIES][ldq] */
     fl_runs run;    /* [QUERIES] of the span at hand */
     fl_runs total;  /* [QUERIES] of the spans before it */
@@ -51,6 +51,7 @@ static size_t cut_room(const fl_mla *m, room *w, void *scratch)
     fl_mla_cut_block(m, &r, &w->block);
     w->weights = fl_room_floats(&r, FL_ATTEND_QUERIES * KEYS);
     w->panel = fl_room_floats(&r, FL_MLA_PANEL * m->ldc);
+    w->mul = fl_room_take(&r, FL_WEIGHTS_SCRATCH, 1);
     w->q = fl_room_floats(&r, QUERIES * m->ldq);
     w->run = cut_runs(m, &r, QUERIES);
     w->total = cut_runs(m, &r, QUERIES);
@@ -156,14 +157,6 @@ static void attend(const fl_mla *m, const room *w, int32_t row, int n, int64_t a
     }
 }
 
-/* Ends runs and zeroes the lanes behind the latent, which the projection multiplies with. */
-static void finish(const fl_mla *m, fl_runs r, int64_t n)
-{
-    fl_attend_end(r, n, (int)(m->ldc / 16));
-    for (int64_t i = 0; i < n; i++)
-        memset(r.value + i * r.ld + m->latent, 0, (size_t)(m->ldc - m->latent) * sizeof(float));
-}
-
 /* Rows [row, row + n) of the step and heads [h0, h1) from queries to outputs. */
 static void one_unit(const fl_mla *m, const room *w, int32_t row, int n, int64_t h0, int64_t h1)
 {
@@ -180,10 +173,9 @@ static void one_unit(const fl_mla *m, const room *w, int32_t row, int n, int64_t
     }
     for (int i = 0; i < n; i++)
         flush(m, w, (int64_t)i * n_heads, n_heads);
-    finish(m, w->total, queries);
+    fl_attend_end(w->total, queries, nv);
     for (int64_t h = h0; h < h1; h++)
-        fl_mla_project(m, row, n, h, w->total.value + (h - h0) * m->ldc, n_heads * m->ldc,
-                       w->panel);
+        fl_mla_project(m, row, n, h, w->total.value + (h - h0) * m->ldc, n_heads * m->ldc, w->mul);
 }
 
 void fl_mla_rows(const fl_mla *m, int32_t row, int32_t n, const fl_worker *worker, int32_t *turn)
@@ -256,8 +248,8 @@ static void project(const fl_mla *m, const common *c, const fl_worker *worker, i
                 fl_attend_merge(fl_runs_at(w.total, r), fl_runs_at(c->slot, slot * m->heads + h), 1,
                                 nv);
         }
-        finish(m, w.total, n);
-        fl_mla_project(m, 0, n, h, w.total.value, m->ldc, w.panel);
+        fl_attend_end(w.total, n, nv);
+        fl_mla_project(m, 0, n, h, w.total.value, m->ldc, w.mul);
     }
 }
 

@@ -46,9 +46,10 @@ void fl_mla_weights(const fl_mla *m, int64_t row, int n, float *panel);
 void fl_mla_absorb(const fl_mla *m, int32_t row, int n, int64_t h0, int64_t h1, float *out,
                    int64_t ld, float *panel);
 
-/* Outputs of head h of rows [row, row + n): UV_h times the latent of each, ld floats apart. */
-void fl_mla_project(const fl_mla *m, int32_t row, int n, int64_t h, const float *latent, int64_t ld,
-                    float *panel);
+/* Outputs of head h of rows [row, row + n): UV_h times the latent of each, ld floats apart.
+ * scratch: FL_WEIGHTS_SCRATCH bytes. */
+void fl_mla_project(const fl_mla *m, int32_t row, int n, int64_t h, float *latent, int64_t ld,
+                    void *scratch);
 
 /* ---- cached rows (mla_block.c) ---- */
 

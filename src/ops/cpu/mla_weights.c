@@ -1,9 +1,10 @@
-/* The two products of the absorbed form with kv_b, which is decoded row by row in panels as it is
- * read: q_nope through UK into latent space, and the weighted latent through UV into the output. */
+/* The two products of the absorbed form with kv_b as it is stored: q_nope through UK into latent
+ * space, by panels of decoded rows, and the weighted latent through UV into the output. */
 #include "ops/cpu/mla.h"
 
 #include "ops/cpu/matmul.h"
 #include "ops/cpu/simd.h"
+#include "ops/cpu/weights.h"
 
 /* One element vector of a weight row; n lanes. */
 static vf decode(const fl_tensor *t, int64_t at, int n)
@@ -63,13 +64,11 @@ void fl_mla_absorb(const fl_mla *m, int32_t row, int n, int64_t h0, int64_t h1, 
     }
 }
 
-void fl_mla_project(const fl_mla *m, int32_t row, int n, int64_t h, const float *latent, int64_t ld,
-                    float *panel)
+void fl_mla_project(const fl_mla *m, int32_t row, int n, int64_t h, float *latent, int64_t ld,
+                    void *scratch)
 {
-    for (int64_t i = 0; i < m->dv; i += FL_MLA_PANEL) {
-        int rows = panel_rows(i, m->dv);
-        fl_mla_weights(m, h * (m->nope + m->dv) + m->nope + i, rows, panel);
-        fl_matmul_nt(n, rows, m->ldc, latent, ld, panel, m->ldc,
-                     fl_row_f32(m->out, row) + h * m->dv + i, m->out->stride);
-    }
+    int64_t first = h * (m->nope + m->dv) + m->nope;
+    fl_row_list x = {latent, ld, NULL};
+    fl_row_list y = {fl_row_f32(m->out, row) + h * m->dv, m->out->stride, NULL};
+    fl_weights_mul(m->kv_b, first, first + m->dv, &x, &y, n, scratch);
 }
