@@ -5,12 +5,16 @@
 
 /* X(file, level), one line per file. */
 #define FL_CPU_FILES(X, level)                                                                     \
+    X(conv, level)                                                                                 \
     X(delta_rule, level)                                                                           \
     X(delta_chunk, level)                                                                          \
+    X(expr, level)                                                                                 \
     X(index_select, level)                                                                         \
     X(linear, level)                                                                               \
+    X(mix, level)                                                                                  \
     X(mla, level)                                                                                  \
-    X(mla_expanded, level)
+    X(mla_expanded, level)                                                                         \
+    X(norm, level)
 
 /* L(X, level), for every level that CMakeLists.txt builds. */
 #if defined(__x86_64__)

@@ -1,0 +1,76 @@
+/* residual_mix: the scores of all sources of a row in one pass over each, then the mix in one pass
+ * over all, in double as in norm.c.  Rows are dealt out; one row is worth one worker. */
+#include "ops/cpu/cpu_internal.h"
+
+#include "base/pool.h"
+#include "ops/def/def_internal.h"
+
+#include <math.h>
+
+enum { PARTS = 8 };
+
+static double join(const double *p)
+{
+    return ((p[0] + p[4]) + (p[2] + p[6])) + ((p[1] + p[5]) + (p[3] + p[7]));
+}
+
+/* The score of one source: (w . v) * rsqrt(mean(v^2) + eps). */
+static double score(const float *v, const float *w, int64_t n, double eps)
+{
+    double square[PARTS] = {0}, dot[PARTS] = {0};
+    int64_t i = 0;
+    for (; i + PARTS <= n; i += PARTS) {
+        for (int j = 0; j < PARTS; j++) {
+            square[j] += (double)v[i + j] * v[i + j];
+            dot[j] += (double)v[i + j] * w[i + j];
+        }
+    }
+    for (int j = 0; i + j < n; j++) {
+        square[j] += (double)v[i + j] * v[i + j];
+        dot[j] += (double)v[i + j] * w[i + j];
+    }
+    return join(dot) / sqrt(join(square) / (double)n + eps);
+}
+
+static void one_row(const fl_call *call, int64_t r)
+{
+    int64_t width = call->in[0].type.dim[0];
+    const float *w = call->in[0].data, *source[FL_MIX_SOURCES];
+    double p[FL_MIX_SOURCES], high = -INFINITY, sum = 0;
+    int n = call->n_in - 1;
+    for (int i = 0; i < n; i++) {
+        source[i] = fl_row_f32(&call->in[i + 1], r);
+        p[i] = score(source[i], w, width, call->attr[FL_RESIDUAL_MIX_EPS].f);
+        high = p[i] > high ? p[i] : high;
+    }
+    for (int i = 0; i < n; i++) {
+        p[i] = exp(p[i] - high);
+        sum += p[i];
+    }
+    for (int i = 0; i < n; i++)
+        p[i] /= sum;
+    float *y = fl_row_f32(&call->out[0], r);
+    for (int64_t d = 0; d < width; d++) {
+        double mix = 0;
+        for (int i = 0; i < n; i++)
+            mix += p[i] * source[i][d];
+        y[d] = (float)mix;
+    }
+}
+
+static void run(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
+{
+    (void)phase;
+    int64_t begin, end, rows = fl_rows_now(step, call->out[0].type.rows);
+    fl_split(rows, 1, worker->thread, worker->n_threads, &begin, &end);
+    for (int64_t r = begin; r < end; r++)
+        one_row(call, r);
+}
+
+static const fl_kernel kernels[] = {{.op = "residual_mix",
+                                     .name = FL_CPU_TEXT("wide"),
+                                     .isa = FL_CPU_ISA,
+                                     .preference = FL_CPU_PREFERENCE,
+                                     .n_phases = 1,
+                                     .run = run}};
+const fl_kernel_list FL_CPU_NAME(fl_cpu_kernels_mix) = FL_KERNEL_LIST(kernels);

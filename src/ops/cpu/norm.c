@@ -1,0 +1,107 @@
+/* rmsnorm, l2norm and layernorm over the last dim of a row; the vectors of all rows are dealt out.
+ *
+ * All in double, rounded once at the end: a norm stands before every choice of experts and
+ * positions, where the last bit of float32 decides between close candidates, and its cost is lost
+ * beside the products around it.  Sums run in eight parts (element i in part i mod 8), added in a
+ * tree. */
+#include "ops/cpu/cpu_internal.h"
+
+#include "base/pool.h"
+#include "ops/def/def_internal.h"
+
+#include <math.h>
+
+/* Elements that are worth a worker, parts of a sum. */
+enum { WORTH = 2048, PARTS = 8 };
+
+static double join(const double *part)
+{
+    return ((part[0] + part[4]) + (part[2] + part[6])) +
+           ((part[1] + part[5]) + (part[3] + part[7]));
+}
+
+static double sum_of(const float *x, int64_t n)
+{
+    double part[PARTS] = {0};
+    int64_t i = 0;
+    for (; i + PARTS <= n; i += PARTS) {
+        for (int j = 0; j < PARTS; j++)
+            part[j] += x[i + j];
+    }
+    for (int j = 0; i + j < n; j++)
+        part[j] += x[i + j];
+    return join(part);
+}
+
+static double sum_of_squares(const float *x, double shift, int64_t n)
+{
+    double part[PARTS] = {0};
+    int64_t i = 0;
+    for (; i + PARTS <= n; i += PARTS) {
+        for (int j = 0; j < PARTS; j++)
+            part[j] += (x[i + j] - shift) * (x[i + j] - shift);
+    }
+    for (int j = 0; i + j < n; j++)
+        part[j] += (x[i + j] - shift) * (x[i + j] - shift);
+    return join(part);
+}
+
+static void rmsnorm(const fl_call *call, const float *x, float *y, int64_t n)
+{
+    const float *w = call->n_in > 1 ? call->in[1].data : NULL;
+    double factor = 1 / sqrt(sum_of_squares(x, 0, n) / (double)n + call->attr[FL_RMSNORM_EPS].f);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (float)(x[i] * factor * (w ? w[i] : 1));
+}
+
+static void l2norm(const fl_call *call, const float *x, float *y, int64_t n)
+{
+    double eps = call->attr[FL_L2NORM_EPS].f, times = call->attr[FL_L2NORM_SCALE].f;
+    double factor = times / sqrt(sum_of_squares(x, 0, n) + eps);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (float)(x[i] * factor);
+}
+
+static void layernorm(const fl_call *call, const float *x, float *y, int64_t n)
+{
+    const float *w = call->in[1].data, *b = call->n_in > 2 ? call->in[2].data : NULL;
+    double eps = call->attr[FL_LAYERNORM_EPS].f, mean = sum_of(x, n) / (double)n;
+    double factor = 1 / sqrt(sum_of_squares(x, mean, n) / (double)n + eps);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (float)((x[i] - mean) * factor * w[i] + (b ? b[i] : 0));
+}
+
+typedef void (*norm_fn)(const fl_call *call, const float *x, float *y, int64_t n);
+
+static void each_vector(norm_fn norm, const fl_call *call, const fl_step *step,
+                        const fl_worker *worker)
+{
+    const fl_arg *x = &call->in[0], *y = &call->out[0];
+    int64_t n = x->type.dim[x->type.ndim - 1], per_row = fl_type_width(&x->type) / n, begin, end;
+    fl_split(fl_rows_now(step, x->type.rows) * per_row, WORTH / n + 1, worker->thread,
+             worker->n_threads, &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
+        int64_t r = i / per_row, at = i % per_row * n;
+        norm(call, fl_row_f32(x, r) + at, fl_row_f32(y, r) + at, n);
+    }
+}
+
+#define NORM_RUN(name)                                                                             \
+    static void run_##name(const fl_call *call, const fl_step *step, int phase,                    \
+                           const fl_worker *worker)                                                \
+    {                                                                                              \
+        (void)phase;                                                                               \
+        each_vector(name, call, step, worker);                                                     \
+    }
+NORM_RUN(rmsnorm)
+NORM_RUN(l2norm)
+NORM_RUN(layernorm)
+
+#define NORM_KERNEL(norm_op)                                                                       \
+    {                                                                                              \
+        .op = #norm_op, .name = FL_CPU_TEXT("wide"), .isa = FL_CPU_ISA,                            \
+        .preference = FL_CPU_PREFERENCE, .n_phases = 1, .run = run_##norm_op                       \
+    }
+static const fl_kernel kernels[] = {NORM_KERNEL(rmsnorm), NORM_KERNEL(l2norm),
+                                    NORM_KERNEL(layernorm)};
+const fl_kernel_list FL_CPU_NAME(fl_cpu_kernels_norm) = FL_KERNEL_LIST(kernels);
