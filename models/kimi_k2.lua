@@ -34,7 +34,8 @@ local function render(o, out)
   if o.tool_choice ~= nil and o.tool_choice ~= "auto" and o.tool_choice ~= "none" then
     refuse('this chat format knows tool_choice "auto" and "none" only')
   end
-  if o.response_format ~= nil and o.response_format.type ~= "text" then
+  local format = o.response_format
+  if format ~= nil and not (json.type(format) == "object" and format.type == "text") then
     refuse("this chat format has no response_format")
   end
   if o.tools and #o.tools > 0 and o.tool_choice ~= "none" then

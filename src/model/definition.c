@@ -53,10 +53,11 @@ static void load_file(lua_State *L, const char *path)
 /* include("name"): the value of models_dir/name.lua. */
 static int include(lua_State *L)
 {
-    const char *name = luaL_checkstring(L, 1);
+    size_t len;
+    const char *name = luaL_checklstring(L, 1, &len);
     const char *dir = fl_host_of(L)->models_dir;
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
-    if (!*name || name[strspn(name, letters)] || !dir)
+    if (!len || strspn(name, letters) != len || !dir)
         return luaL_error(L, "include: \"%s\" is not the name of a model file", name);
     load_file(L, lua_pushfstring(L, "%s/%s.lua", dir, name));
     return 1;

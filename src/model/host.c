@@ -40,13 +40,13 @@ static void *allocate(void *ctx, void *old, size_t old_size, size_t size)
     }
     if (size > old_size) {
         size_t more = size - old_size;
-        h->work -= (int64_t)(more / BYTES_PER_UNIT);
-        if (h->work < 0)
-            return NULL;
         if (more > h->limits.memory - h->used) {
             h->capped = true;
             return NULL;
         }
+        h->work -= (int64_t)(more / BYTES_PER_UNIT);
+        if (h->work < 0 && !h->ended)
+            return NULL;
     }
     void *p = fl_realloc(old, size);
     if (!p && size > old_size)
@@ -55,21 +55,16 @@ static void *allocate(void *ctx, void *old, size_t old_size, size_t size)
     return p ? p : old;
 }
 
-static bool ended(const fl_host *h)
-{
-    return h->work < 0 || h->expired;
-}
-
 static void count_hook(lua_State *L, lua_Debug *ar)
 {
     fl_host *h = fl_host_of(L);
     h->work -= HOOK_STEP;
-    if (now_ns() > h->deadline_ns)
-        h->expired = true;
-    if (!ended(h))
+    bool late = now_ns() > h->deadline_ns;
+    if (h->work >= 0 && !late)
         return;
+    h->ended = true; /* no instruction runs after this one, so the message may be allocated */
     lua_getinfo(L, "Sl", ar);
-    if (h->expired)
+    if (late)
         lua_pushfstring(L, "%s:%d: it ran longer than %d s", ar->short_src, ar->currentline,
                         h->limits.seconds);
     else
@@ -87,7 +82,7 @@ static int protected_call(lua_State *L)
     int status = lua_pcall(L, lua_gettop(L) - 2, LUA_MULTRET, 0);
     if (status == LUA_OK)
         return lua_gettop(L);
-    if (status == LUA_ERRMEM || ended(fl_host_of(L)))
+    if (status == LUA_ERRMEM || fl_host_of(L)->ended)
         return lua_error(L);
     lua_pushboolean(L, false);
     lua_insert(L, -2);
@@ -168,7 +163,7 @@ fl_status fl_host_run(fl_host *h, const fl_host_task *task, lua_CFunction fn, vo
     h->task = task ? *task : (fl_host_task){0};
     h->work = h->limits.work;
     h->deadline_ns = now_ns() + (int64_t)h->limits.seconds * 1000000000;
-    h->capped = h->expired = false;
+    h->capped = h->ended = false;
     uint64_t outer_epoch = h->epoch;
     h->epoch = ++h->last_epoch;
     int top = lua_gettop(h->L);

@@ -40,7 +40,7 @@ typedef struct fl_host {
     size_t used;
     int64_t work; /* units left in this call */
     int64_t deadline_ns;
-    bool capped, expired;       /* memory or time ran out in this call */
+    bool capped, ended;         /* in this call: memory ran out; the budget or the time did */
     uint64_t epoch, last_epoch; /* number of the call: JSON lent to it is dead in the next */
     const void *error_class;    /* the metatable of fl_error values */
     fl_host_task task;          /* of the running call */

@@ -7,6 +7,7 @@
  * (move, insert and remove in the middle).  Instead there are plain find and replace. */
 #include "model/host_internal.h"
 
+#include <limits.h>
 #include <string.h>
 
 static const char *const base_names[] = {"assert",   "error",    "ipairs", "next",
@@ -20,20 +21,24 @@ static const char *const math_names[] = {"abs",  "ceil", "exp", "floor", "fmod",
                                          "sqrt", "type", "pi",  "ult",   "tointeger",  NULL};
 static const char *const utf8_names[] = {"char", "codepoint", "codes", "len", "offset", NULL};
 
-/* string.rep; the original would count to n even for an empty string. */
+/* string.rep(s, n [, gap]).  The original counts to n even when there is nothing to write. */
 static int string_rep(lua_State *L)
 {
-    size_t len, gap;
-    luaL_checklstring(L, 1, &len);
+    size_t len, gap, total = 0;
+    const char *text = luaL_checklstring(L, 1, &len);
     lua_Integer n = luaL_checkinteger(L, 2);
-    luaL_optlstring(L, 3, "", &gap);
-    if (len + gap == 0)
+    const char *between = luaL_optlstring(L, 3, "", &gap);
+    if (n < 0 || len + gap == 0)
         n = 0;
-    lua_pushvalue(L, lua_upvalueindex(1));
-    lua_pushvalue(L, 1);
-    lua_pushinteger(L, n);
-    lua_pushvalue(L, 3);
-    lua_call(L, 3, 1);
+    if (__builtin_mul_overflow((size_t)n, len + gap, &total) || total > INT_MAX)
+        return luaL_error(L, "the string is too long");
+    luaL_Buffer b;
+    char *out = luaL_buffinitsize(L, &b, total);
+    for (lua_Integer i = 0; i < n; i++, out += len + gap) {
+        memcpy(out, text, len);
+        memcpy(out + len, between, gap);
+    }
+    luaL_pushresultsize(&b, n > 0 ? total - gap : 0);
     return 1;
 }
 
@@ -128,25 +133,20 @@ static void add_library(lua_State *L, const char *name, lua_CFunction open,
     lua_setfield(L, -2, name);
 }
 
-/* Makes the methods of strings the allowed ones, and adds rep over the original. */
+/* Makes the methods of strings those of the new globals on top. */
 static void mend_strings(lua_State *L)
 {
     lua_pushliteral(L, "");
     lua_getmetatable(L, -1);
-    lua_getfield(L, -1, "__index");
-    lua_getfield(L, -1, "rep");
-    lua_pushcclosure(L, string_rep, 1);
-    lua_getfield(L, -5, "string");
-    lua_insert(L, -2);
-    lua_setfield(L, -2, "rep");
-    lua_setfield(L, -3, "__index");
-    lua_pop(L, 3);
+    lua_getfield(L, -3, "string");
+    lua_setfield(L, -2, "__index");
+    lua_pop(L, 2);
 }
 
 void fl_lua_open_base(lua_State *L)
 {
     static const luaL_Reg strings[] = {
-        {"find", string_find}, {"replace", string_replace}, {NULL, NULL}};
+        {"rep", string_rep}, {"find", string_find}, {"replace", string_replace}, {NULL, NULL}};
     static const luaL_Reg tables[] = {
         {"insert", table_insert}, {"remove", table_remove}, {NULL, NULL}};
     luaL_requiref(L, "_G", luaopen_base, 0);

@@ -71,17 +71,20 @@ static fl_status push_ints(lua_State *L, const fl_config *c, const char *key, fl
 static fl_status push_strings(lua_State *L, const fl_config *c, const char *key, fl_error *err)
 {
     const fl_json *v = fl_json_get(c->object, key);
-    bool good = fl_json_is(v, FL_JSON_ARRAY);
+    if (!fl_json_is(v, FL_JSON_ARRAY))
+        return fl_fail(err, FL_CONFIG, "%s%s is %s, an array of strings is needed", c->path, key,
+                       v ? fl_json_type_name(v) : "missing");
     lua_newtable(L);
-    for (size_t i = 0; good && i < fl_json_size(v); i++) {
-        good = fl_json_is(fl_json_at(v, i), FL_JSON_STRING);
-        fl_bytes text = good ? fl_json_string(fl_json_at(v, i)) : (fl_bytes){"", 0};
+    for (size_t i = 0; i < fl_json_size(v); i++) {
+        const fl_json *item = fl_json_at(v, i);
+        if (!fl_json_is(item, FL_JSON_STRING))
+            return fl_fail(err, FL_CONFIG, "%s%s[%zu] is %s, a string is needed", c->path, key, i,
+                           fl_json_type_name(item));
+        fl_bytes text = fl_json_string(item);
         lua_pushlstring(L, text.data, text.len);
         lua_rawseti(L, -2, (lua_Integer)i + 1);
     }
-    return good ? FL_OK
-                : fl_fail(err, FL_CONFIG, "%s%s is %s, expected a list of strings", c->path, key,
-                          v ? "something else" : "missing");
+    return FL_OK;
 }
 
 static const struct {
