@@ -41,8 +41,9 @@ typedef struct fl_chat_event {
 typedef void (*fl_chat_sink)(void *ctx, const fl_chat_event *event);
 
 /* One parser per answer.  Feed token ids as they come (specials included; stop ids are ignored);
- * any split of the stream gives the same concatenated events.  `thinking` as the prompt was
- * rendered: whether the answer starts inside the reasoning. */
+ * any split of the stream gives the same concatenated events, and every text is whole UTF-8
+ * characters.  A call that is cut short has no TOOL_END.  A parser is destroyed before its model.
+ * `thinking` as the prompt was rendered: whether the answer starts inside the reasoning. */
 typedef struct fl_chat_parser fl_chat_parser;
 FL_MUST_CHECK fl_status fl_chat_parser_create(fl_model *m, bool thinking, fl_chat_sink sink,
                                               void *ctx, fl_chat_parser **out, fl_error *err);

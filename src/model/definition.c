@@ -1,3 +1,5 @@
+/* Where model files come from: the folder of definitions, the search for the one that matches, and
+ * include(). */
 #define _GNU_SOURCE
 #include "model/definition_internal.h"
 

@@ -1,3 +1,5 @@
+/* The Lua state behind its three limits: allocation, instruction hook, and the turning of every
+ * error into a status. */
 #define _GNU_SOURCE
 #include "model/host_internal.h"
 

@@ -1,3 +1,5 @@
+/* Matching the tensors that a definition wants with those that are there.  Nothing is trusted: data
+ * is handed on only when type and shape are what was asked for. */
 #include "model/inventory_internal.h"
 
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* An open model, as the files of this room see it. */
 #ifndef FL_MODEL_MODEL_INTERNAL_H
 #define FL_MODEL_MODEL_INTERNAL_H
 

@@ -4,6 +4,8 @@
 
 #include "support/chat_support.h"
 
+#include "base/mem.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -439,6 +441,62 @@ static void test_rendered_turns_parse_back(void **state)
     heard_free(&h);
 }
 
+/* ---- memory ---- */
+
+static void count_event(void *ctx, const fl_chat_event *event)
+{
+    (void)event;
+    ++*(int *)ctx;
+}
+
+/* Renders and parses once; whatever fails, all is released. */
+static fl_status talk(const fl_json *messages, const fl_ids *reply, fl_error *e)
+{
+    fl_chat_options o = {.messages = messages, .thinking = true, .effort = "low"};
+    fl_buf text = {0};
+    fl_ids ids = {0};
+    fl_chat_parser *p = NULL;
+    int events = 0;
+    fl_status status = fl_chat_render(tiny.m, &o, &text, &ids, e);
+    if (status == FL_OK)
+        status = fl_chat_parser_create(tiny.m, true, count_event, &events, &p, e);
+    if (status == FL_OK)
+        status = fl_chat_parser_feed(p, reply->data, reply->n, e);
+    if (status == FL_OK)
+        status = fl_chat_parser_end(p, e);
+    fl_chat_parser_destroy(p);
+    fl_vec_free(&text);
+    fl_vec_free(&ids);
+    return status;
+}
+
+static void test_failed_allocations(void **state)
+{
+    (void)state;
+    fl_ids reply = {0};
+    fl_error e = {0};
+    fl_json *messages =
+        parse("[{\"role\": \"assistant\", \"content\": \"x\", \"tool_calls\": [{"
+              "\"function\": {\"name\": \"f\", \"arguments\": \"{\\\"a\\\": [1]}\"}}]}]");
+    encode(tiny.m, "why" CLOSE("think") CALL("f") ARG("a", "object", "{\"k\": 1}") CLOSE("call"),
+           &reply);
+    assert_int_equal(talk(messages, &reply, &e), FL_OK);
+    long before = fl_mem_count();
+    assert_int_equal(talk(messages, &reply, &e), FL_OK);
+    long n = fl_mem_count() - before;
+    assert_true(n > 50);
+    for (long i = 1; i <= n; i++) {
+        fl_mem_fail_at(i);
+        fl_status status = talk(messages, &reply, &e);
+        fl_mem_fail_at(0);
+        if (status != FL_OK && status != FL_NOMEM)
+            fail_msg("allocation %ld: status %d: %s", i, (int)status, e.message);
+        assert_int_equal(talk(messages, &reply, &e), FL_OK);
+    }
+    fl_vec_free(&reply);
+    fl_json_free(messages);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -450,6 +508,7 @@ int main(void)
         cmocka_unit_test(test_ended_parsers),
         cmocka_unit_test(test_any_cut_gives_the_same),
         cmocka_unit_test(test_rendered_turns_parse_back),
+        cmocka_unit_test(test_failed_allocations),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
