@@ -8,7 +8,7 @@
 #include "base/status.h"
 
 /* name, safetensors spelling, bits per element.  MXFP4 is never in a header: it is the pair
- * X.weight_packed + X.weight_scale (kimi-k3 layout), 4-bit codes with one E8M0 byte per 32. */
+ * X.weight_packed + X.weight_scale (compressed-tensors), 4-bit codes with one E8M0 byte per 32. */
 #define FL_DTYPE_MAP(X)                                                                            \
     X(F32, "F32", 32)                                                                              \
     X(BF16, "BF16", 16)                                                                            \

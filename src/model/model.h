@@ -33,7 +33,7 @@ FL_MUST_CHECK fl_status fl_model_open(const fl_checkpoint *ck, const fl_registry
 void fl_model_close(fl_model *m); /* NULL is allowed */
 
 const fl_graph *fl_model_graph(const fl_model *m);
-const char *fl_model_family(const fl_model *m); /* "kimi_k3" */
+const char *fl_model_family(const fl_model *m); /* the definition's name */
 /* Layers built, and the kind of each as the file describes it ("kda + dense"). */
 int fl_model_layers(const fl_model *m);
 const char *fl_model_layer_kind(const fl_model *m, int layer);

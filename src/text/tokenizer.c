@@ -118,7 +118,7 @@ static bool is_space(uint32_t c)
            c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
-/* Cuts text as kimi-k3 6.1 says: at every max_chars characters, and between those where a run of
+/* Cuts text for the split: at every max_chars characters, and between those where a run of
  * space or of other characters is longer than max_run; counting starts anew at each cut. */
 static fl_status encode_clean(encoder *e, fl_bytes text)
 {

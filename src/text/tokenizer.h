@@ -23,7 +23,7 @@ typedef struct fl_tokenizer_spec {
     const char *reserved; /* name of unnamed special slots, with one %d: "<|reserved_token_%d|>" */
 } fl_tokenizer_spec;
 
-/* Reads spec->file and tokenizer_config.json (added_tokens_decoder) of dir; kimi-k3 6.1.  spec is
+/* Reads spec->file and tokenizer_config.json (added_tokens_decoder) of dir.  spec is
  * not kept.  Errors: FL_MODEL for the pattern, FL_FORMAT for the files, with line or key. */
 FL_MUST_CHECK fl_status fl_tokenizer_open(const char *dir, const fl_tokenizer_spec *spec,
                                           fl_tokenizer **out, fl_error *err);

@@ -1,6 +1,6 @@
-/* delta_rule, the chunked form (kimi-k3.md 5.4): whole blocks of the chunk grid in sub-blocks of 16
- * tokens, as small matrix products; every other row, and a sub-block whose decays span too wide a
- * range, by the recurrence.
+/* delta_rule, the chunked form (docs/internals/attention.md): whole blocks of the chunk grid in
+ * sub-blocks of 16 tokens, as small matrix products; every other row, and a sub-block whose decays
+ * span too wide a range, by the recurrence.
  *
  * With G_i the sum of the log decays of a sub-block up to token i, E = exp(G), and S the state
  * before it, all products elementwise over the key channels:

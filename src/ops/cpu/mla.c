@@ -1,4 +1,4 @@
-/* mla, the absorbed form (kimi-k3.md 5.5, dsa.md 3.6): queries are taken into latent space, score
+/* mla, the absorbed form: queries are taken into latent space, score
  * the cached rows as they lie, and what they bring back is taken out of it.  All heads share the
  * rows, so a block of them is loaded once for many queries.
  *

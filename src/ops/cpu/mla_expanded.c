@@ -1,4 +1,4 @@
-/* mla, the expanded form (kimi-k3.md 5.5): for rows in whole blocks of the chunk grid that see
+/* mla, the expanded form: for rows in whole blocks of the chunk grid that see
  * every position up to their own.  Per head, a block of cached rows is expanded to keys and values
  * once for up to RUN queries, which pay 320 multiply-adds a pair where the absorbed form pays 1088
  * (sizes of K3); the softmax runs from block to block.  All other rows take the absorbed form.

@@ -50,7 +50,7 @@ static void cost_delta_rule(const fl_node_view *n, const fl_sizes *sizes, fl_cos
 
 const fl_op fl_op_delta_rule = {
     .name = "delta_rule",
-    .doc = "gated delta rule: S *= exp(g), S += beta k (v - k S), o = q S; kimi-k3 5.3 step 7",
+    .doc = "gated delta rule: S *= exp(g), S += beta k (v - k S), o = q S",
     .min_in = 6,
     .max_in = 6,
     .effect = true,
@@ -115,7 +115,7 @@ static const fl_attr_spec mla_attrs[] = {
 
 const fl_op fl_op_mla = {
     .name = "mla",
-    .doc = "causal attention over cached latents, all or the selected; kimi-k3 5.5, dsa 3.6",
+    .doc = "causal attention over cached latents, all or the selected",
     .min_in = 3,
     .max_in = 4,
     .attrs = mla_attrs,

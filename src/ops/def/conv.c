@@ -30,7 +30,7 @@ static void cost(const fl_node_view *n, const fl_sizes *sizes, fl_cost *out)
 
 const fl_op fl_op_conv1d = {
     .name = "conv1d",
-    .doc = "causal depthwise convolution with a carried tail; kimi-k3 5.3 step 2",
+    .doc = "causal depthwise convolution with a carried tail",
     .min_in = 3,
     .max_in = 3,
     .effect = true,

@@ -53,7 +53,7 @@ static const fl_attr_spec route_attrs[] = {
 
 const fl_op fl_op_route = {
     .name = "route",
-    .doc = "top-k experts by score plus bias, weighted by score; kimi-k3 5.9 steps 1-4, dsa 3.8",
+    .doc = "top-k experts by score plus bias, weighted by score",
     .min_in = 1,
     .max_in = 2,
     .attrs = route_attrs,
@@ -129,7 +129,7 @@ static const fl_attr_spec experts_attrs[] = {
 
 const fl_op fl_op_experts = {
     .name = "experts",
-    .doc = "sum_j w_j W2[e_j] act(W1[e_j] z, W3[e_j] z) in the order of ids; kimi-k3 5.9 steps 6-7",
+    .doc = "sum_j w_j W2[e_j] act(W1[e_j] z, W3[e_j] z) in the order of ids",
     .min_in = 6,
     .max_in = 6,
     .attrs = experts_attrs,

@@ -29,7 +29,7 @@ static const fl_attr_spec attrs[] = {
 
 const fl_op fl_op_residual_mix = {
     .name = "residual_mix",
-    .doc = "sum_i p_i v_i, p = softmax_i(w . v_i rsqrt(mean(v_i^2) + eps)); kimi-k3 5.6",
+    .doc = "sum_i p_i v_i, p = softmax_i(w . v_i rsqrt(mean(v_i^2) + eps))",
     .min_in = 2,
     .max_in = FL_MIX_SOURCES + 1,
     .attrs = attrs,

@@ -68,7 +68,7 @@ static const fl_attr_spec l2norm_attrs[] = {
 
 const fl_op fl_op_rmsnorm = {
     .name = "rmsnorm",
-    .doc = "w * x * rsqrt(mean(x^2) + eps) over the last dim; kimi-k3 5.1",
+    .doc = "w * x * rsqrt(mean(x^2) + eps) over the last dim",
     .min_in = 1,
     .max_in = 2,
     .attrs = eps,
@@ -79,7 +79,7 @@ const fl_op fl_op_rmsnorm = {
 
 const fl_op fl_op_l2norm = {
     .name = "l2norm",
-    .doc = "scale * x * rsqrt(sum(x^2) + eps) over the last dim; kimi-k3 5.3 step 5",
+    .doc = "scale * x * rsqrt(sum(x^2) + eps) over the last dim",
     .min_in = 1,
     .max_in = 1,
     .attrs = l2norm_attrs,

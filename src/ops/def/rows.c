@@ -19,7 +19,7 @@ static void cost_embed(const fl_node_view *n, const fl_sizes *sizes, fl_cost *ou
 
 const fl_op fl_op_embed = {
     .name = "embed",
-    .doc = "the table row of each token id, zeros for an id outside the table; kimi-k3 5.2",
+    .doc = "the table row of each token id, zeros for an id outside the table",
     .min_in = 1,
     .max_in = 1,
     .infer = infer_embed,

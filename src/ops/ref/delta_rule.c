@@ -1,4 +1,4 @@
-/* delta_rule: the recurrence, token by token, as kimi-k3.md 5.3 step 7 writes it.  Each worker
+/* delta_rule: the recurrence, token by token: decay, predict, correct, read.  Each worker
  * takes some heads through all rows of all sequences. */
 #include "ops/ref/ref_internal.h"
 

@@ -1,5 +1,5 @@
 /* mla: keys and values are expanded from the cached latents one by one, scored, and summed under a
- * softmax (kimi-k3.md 5.5).  Each worker takes some heads of all rows. */
+ * softmax.  Each worker takes some heads of all rows. */
 #include "ops/ref/ref_internal.h"
 
 #include "base/pool.h"
