@@ -55,7 +55,7 @@ bool fl_json_real(double x, fl_buf *out)
         if (strtod(sci, NULL) == x)
             break;
     }
-    int exp = atoi(strchr(sci, 'e') + 1);
+    int exp = (int)strtol(strchr(sci, 'e') + 1, NULL, 10);
     char digits[24], text[64];
     int n = 0;
     for (const char *p = sci; *p != 'e'; p++) {

@@ -85,6 +85,15 @@ static void state_bytes(const fl_graph *g, int64_t *per_token, int64_t *per_sequ
     }
 }
 
+/* What lies in the checkpoint and no part uses: padding, recognised tensors of other towers. */
+static int64_t unused_bytes(const cli_model *m)
+{
+    int64_t bytes = (int64_t)fl_checkpoint_bytes(m->ck);
+    for (size_t i = 0; i < fl_model_parts(m->model); i++)
+        bytes -= fl_model_part(m->model, i).bytes;
+    return bytes;
+}
+
 /* Runs of equal layers: "0-2: kda + experts". */
 static void print_layers(const fl_model *m)
 {
@@ -142,6 +151,9 @@ static void print_text(const cli_model *m, const used_list *ops)
     }
     printf("  %-22s %8s         %18lld            %12s\n", "sum", "", (long long)parameters,
            cli_bytes((double)bytes, b));
+    if (fl_checkpoint_has_tensors(m->ck))
+        printf("  %-22s %8s         %18s            %12s\n", "not used", "", "",
+               cli_bytes((double)unused_bytes(m), b));
     printf("\nState: %s per token, %s per sequence\n", cli_bytes((double)per_token, b),
            cli_bytes((double)per_sequence, c));
     print_names("Missing", m->model, fl_model_missing(m->model), fl_model_missing_name);
@@ -193,7 +205,10 @@ static void print_json(const cli_model *m, const used_list *ops)
                i ? ", " : "", p.name, (long long)p.tensors, (long long)p.parameters,
                (long long)p.bytes);
     }
-    printf("], \"state_bytes_per_token\": %lld, \"state_bytes_per_sequence\": %lld",
+    printf("]");
+    if (fl_checkpoint_has_tensors(m->ck))
+        printf(", \"unused_bytes\": %lld", (long long)unused_bytes(m));
+    printf(", \"state_bytes_per_token\": %lld, \"state_bytes_per_sequence\": %lld",
            (long long)per_token, (long long)per_sequence);
     json_names("missing", m->model, fl_model_missing(m->model), fl_model_missing_name);
     json_names("unknown", m->model, fl_model_unknown(m->model), fl_model_unknown_name);

@@ -232,6 +232,7 @@ static int call_expr(lua_State *L)
     int n = sorted_names(L, 1, names);
     call c = {.op = "expr"};
     char inputs[(FL_EXPR_MAX_INPUTS + 1) * (MAX_NAME + 1)] = "";
+    size_t used = 0;
     fl_buf *consts = &fl_host_of(L)->scratch;
     consts->n = 0;
     for (int i = 0; i < n; i++) {
@@ -245,8 +246,8 @@ static int call_expr(lua_State *L)
             if (!luaL_testudata(L, -1, value_class))
                 return luaL_error(L, "expr: %s is a %s, expected a value or a number", names[i],
                                   luaL_typename(L, -1));
-            strcat(inputs, c.n_in ? "," : "");
-            strcat(inputs, names[i]);
+            used += (size_t)snprintf(inputs + used, sizeof inputs - used, "%s%s", c.n_in ? "," : "",
+                                     names[i]);
             c.in[c.n_in++] = check_value(L, -1);
         }
         lua_pop(L, 1);

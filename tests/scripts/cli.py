@@ -3,6 +3,7 @@
 
     cli.py BINARY        run from the root of the repository; prints one line per test
 """
+import gzip
 import json
 import os
 import pathlib
@@ -146,7 +147,8 @@ def test_inspect():
     out = run_json("inspect", TINY)
     assert len(out["layers"]) == 8 and out["missing"] == [] and out["unknown"] == []
     assert out["state_bytes_per_token"] == 2 * (96 + 32 + 32) * 4
-    assert sum(p["bytes"] for p in out["parts"]) == 19265792
+    assert out["unused_bytes"] == 1024  # layer 0 has residual vectors that nothing reads
+    assert sum(p["bytes"] for p in out["parts"]) + 1024 == 19265792
     ops = {o["op"] for o in out["operators"]}
     assert {"delta_rule", "mla", "index_select", "experts", "residual_mix"} <= ops
     assert "Operators" in run("inspect", TINY).stdout
@@ -162,8 +164,15 @@ def test_real_k3_from_its_index():
     assert abs(plan["memory"]["weights"] - (1_560_860_324_864 - 894_717_952)) < 1e9
     assert abs(plan["bytes_per_token"]["weights"] - (111.2e9 + 25.8e9)) < 2e9
     assert run_json("plan", str(folder / "config.json"), "--ram", "100")["fits"] is False
-    report = run_json("inspect", str(folder))
+    with tempfile.TemporaryDirectory() as tmp:
+        packed = gzip.open(folder / "model.safetensors.index.json.gz").read()
+        (pathlib.Path(tmp) / "model.safetensors.index.json").write_bytes(packed)
+        os.symlink(os.path.abspath(folder / "config.json"), f"{tmp}/config.json")
+        report = run_json("inspect", tmp)
     assert len(report["layers"]) == 93
+    assert report["missing"] == [] and report["unknown"] == []
+    experts = [p for p in report["parts"] if p["name"] == "experts"]
+    assert experts[0]["bytes"] == 1_446_456_066_048 and experts[0]["tensors"] == 82432 * 6
 
 
 def test_eval():
