@@ -287,8 +287,13 @@ static bool command(chat *c, const char *line)
 /* The next line, allocated by malloc; NULL at the end of input. */
 static char *next_line(bool tty)
 {
-    if (tty)
-        return readline("> ");
+    while (tty) {
+        interrupted = 0;
+        char *typed = readline("> ");
+        if (typed || !interrupted) /* Ctrl-C on an unfinished line: a fresh one */
+            return typed;
+        putchar('\n');
+    }
     char *line = NULL;
     size_t cap = 0;
     ssize_t n = getline(&line, &cap, stdin);

@@ -255,6 +255,10 @@ def test_interrupt_stops_the_answer_only():
                 raise AssertionError(f"the chat ended before {what!r}: {seen[-300:]!r}")
 
     wait_for(b"/help")
+    os.write(fd, b"half a line")
+    time.sleep(0.3)
+    os.write(fd, b"\x03")  # on an unfinished line: a fresh one
+    time.sleep(0.3)
     os.write(fd, b"Tell me everything, and do not stop.\n")
     time.sleep(0.7)
     os.write(fd, b"\x03")
