@@ -12,10 +12,14 @@ enum { CHAINS = 6 };
 
 static float fma_rounds(int64_t rounds)
 {
-    vf acc[CHAINS], a = vf_set1(1.0f), b = vf_set1(1e-30f);
+    volatile float one = 1.0f; /* else the compiler makes it an addition, or one half of a vector */
+    float start[16];
+    for (int i = 0; i < 16; i++)
+        start[i] = one * (float)i;
+    vf acc[CHAINS], a = vf_set1(one), b = vf_set1(1e-30f);
     FL_UNROLL
     for (int i = 0; i < CHAINS; i++)
-        acc[i] = vf_set1((float)i);
+        acc[i] = vf_add(vf_load(start), vf_set1((float)i));
     for (int64_t r = 0; r < rounds * 16 / CHAINS; r++) {
         FL_UNROLL
         for (int i = 0; i < CHAINS; i++)

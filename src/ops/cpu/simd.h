@@ -4,6 +4,7 @@
  *   vi   16 int32
  *   vm   16 truth values
  *   vmx  an MXFP4 code table, multiplied by the scale of a group
+ *   vp   a part of a vf that fits one register, FL_PART lanes: for tiles of many accumulators
  *
  * A function means the same for every lane at every level, bit for bit (the bits of a NaN
  * excepted), so a kernel written on vf gives the same result at all levels; tests/unit/test_simd.c
@@ -28,6 +29,7 @@
  *   vi_eq
  *   vf_sum(a)                          see below
  *   vf_sum4(a, b, c, d, out)           the four sums, each as vf_sum
+ *   vp_zero() vp_load(p) vp_store(p, a) vp_fma(a, b, c)
  *   vf_hmax(a)                         the largest lane, by vf_max in the order of vf_sum
  *   vi_hmax(a)
  *

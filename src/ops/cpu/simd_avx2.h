@@ -256,6 +256,13 @@ FL_INLINE vm vi_eq(vi a, vi b)
                 _mm256_castsi256_ps(_mm256_cmpeq_epi32(a.hi, b.hi))};
 }
 
+typedef __m256 vp;
+enum { FL_PART = 8 };
+#define vp_zero _mm256_setzero_ps
+#define vp_load _mm256_loadu_ps
+#define vp_store _mm256_storeu_ps
+#define vp_fma _mm256_fmadd_ps
+
 #include "ops/cpu/simd_x86.h"
 
 #endif

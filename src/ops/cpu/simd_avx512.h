@@ -235,6 +235,13 @@ FL_INLINE __m256i vi_high(vi a)
     return _mm512_extracti64x4_epi64(a, 1);
 }
 
+typedef vf vp;
+enum { FL_PART = 16 };
+#define vp_zero vf_zero
+#define vp_load vf_load
+#define vp_store vf_store
+#define vp_fma vf_fma
+
 #include "ops/cpu/simd_x86.h"
 
 #endif

@@ -259,6 +259,13 @@ FL_INLINE int32_t vi_hmax(vi a)
     return a.x[0];
 }
 
+typedef vf vp;
+enum { FL_PART = 16 };
+#define vp_zero vf_zero
+#define vp_load vf_load
+#define vp_store vf_store
+#define vp_fma vf_fma
+
 #undef FL_EACH
 
 #endif

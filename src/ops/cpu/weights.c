@@ -1,18 +1,19 @@
 /* weights.h in two forms.  A few rows: weight rows are streamed once, decoded in registers and
- * multiplied with up to TX rows.  Many rows: a block of weight rows is decoded to float32 once and
- * multiplied with FL_WEIGHTS_X rows, tile by tile, along K in pieces that stay in the first-level
- * cache; between pieces the accumulators (16 lanes each) lie in scratch. */
+ * multiplied with up to FEW_X rows.  Many rows: a block of weight rows is decoded to float32 once
+ * and multiplied with FL_WEIGHTS_X rows, tile by tile, along K in pieces that stay in the
+ * first-level cache; between pieces the accumulators (16 lanes each) lie in scratch. */
 #include "ops/cpu/weights.h"
 
 #include "ops/cpu/simd.h"
 
-/* Tile sizes: accumulators and operands have to fit the register file. */
+/* Tile sizes, weight rows by rows of x: accumulators and operands have to fit the register file.
+ * FEW_*: tiles of vf, FEW_ONE of them with one row of x.  TW, TX: tiles of vp. */
 #if defined(__AVX512F__)
-enum { TW = 4, TX = 4, TW_ONE = 8 };
+enum { FEW_W = 4, FEW_X = 4, FEW_ONE = 8, TW = 4, TX = 4 };
 #else
-enum { TW = 2, TX = 3, TW_ONE = 4 };
+enum { FEW_W = 2, FEW_X = 2, FEW_ONE = 4, TW = 2, TX = 6 };
 #endif
-enum { FEW = 12, MAX_TILE = 16 };
+enum { FEW = 12 }; /* rows of x from which decoding to scratch pays */
 
 /* ---- reading weights ---- */
 
@@ -39,24 +40,18 @@ FL_INLINE wrow row_at(const fl_tensor *w, fl_dtype t, int64_t n, int64_t k)
     return (wrow){data + at * (t == FL_F32 ? 4 : 2), NULL};
 }
 
-/* Elements [k, k + 32): two vectors.  k is a multiple of 32. */
-FL_INLINE void load32(fl_dtype t, wrow w, int64_t k, vf out[2])
+/* Elements [k, k + 16); k is a multiple of 16. */
+FL_INLINE vf load16(fl_dtype t, wrow w, int64_t k)
 {
+    if (t == FL_F32)
+        return vf_load((const float *)w.data + k);
     if (t == FL_MXFP4) {
         float scale;
         memcpy(&scale, &e8m0[w.scale[k / FL_MX_GROUP]], sizeof scale);
-        vmx table = vmx_table(scale);
-        out[0] = vmx_load(table, w.data + k / 2);
-        out[1] = vmx_load(table, w.data + k / 2 + 8);
-    } else if (t == FL_F32) {
-        const float *p = (const float *)w.data + k;
-        out[0] = vf_load(p);
-        out[1] = vf_load(p + 16);
-    } else {
-        const uint16_t *p = (const uint16_t *)w.data + k;
-        out[0] = t == FL_BF16 ? vf_load_bf16(p) : vf_load_f16(p);
-        out[1] = t == FL_BF16 ? vf_load_bf16(p + 16) : vf_load_f16(p + 16);
+        return vmx_load(vmx_table(scale), w.data + k / 2);
     }
+    const uint16_t *p = (const uint16_t *)w.data + k;
+    return t == FL_BF16 ? vf_load_bf16(p) : vf_load_f16(p);
 }
 
 /* n <= 16 elements from k on; never asked of MXFP4, whose rows are whole groups of 32. */
@@ -68,25 +63,26 @@ FL_INLINE vf load_rest(fl_dtype t, wrow w, int64_t k, int n)
     return t == FL_BF16 ? vf_loadn_bf16(p, n) : vf_loadn_f16(p, n);
 }
 
-/* ---- tiles: acc[i * nx + j] += w[i] . x[j] lane by lane, over k elements ---- */
+/* ---- few rows ---- */
 
-FL_INLINE void tile(fl_dtype t, int nw, int nx, const wrow *w, const float *const *x, int64_t k,
-                    vf *acc)
+/* acc[i * nx + j] += w[i] . x[j] lane by lane, over k elements */
+FL_INLINE void stream(fl_dtype t, int nw, int nx, const wrow *w, const float *const *x, int64_t k,
+                      vf *acc)
 {
     int64_t at = 0;
-    for (; at + 32 <= k; at += 32) {
-        vf wv[TW_ONE][2];
+    for (; at + 32 <= k; at += 32) { /* two vectors at a time share the scale of a group */
         FL_UNROLL
-        for (int i = 0; i < nw; i++)
-            load32(t, w[i], at, wv[i]);
-        FL_UNROLL
-        for (int h = 0; h < 2; h++) {
+        for (int h = 0; h < 32; h += 16) {
+            vf wv[FEW_ONE];
+            FL_UNROLL
+            for (int i = 0; i < nw; i++)
+                wv[i] = load16(t, w[i], at + h);
             FL_UNROLL
             for (int j = 0; j < nx; j++) {
-                vf xv = vf_load(x[j] + at + 16 * h);
+                vf xv = vf_load(x[j] + at + h);
                 FL_UNROLL
                 for (int i = 0; i < nw; i++)
-                    acc[i * nx + j] = vf_fma(wv[i][h], xv, acc[i * nx + j]);
+                    acc[i * nx + j] = vf_fma(wv[i], xv, acc[i * nx + j]);
             }
         }
     }
@@ -105,11 +101,8 @@ FL_INLINE void tile(fl_dtype t, int nw, int nx, const wrow *w, const float *cons
 FL_INLINE void sums(const vf *acc, int n, float *out)
 {
     FL_UNROLL
-    for (int i = 0; i + 4 <= n; i += 4)
+    for (int i = 0; i < n; i += 4)
         vf_sum4(acc[i], acc[i + 1], acc[i + 2], acc[i + 3], out + i);
-    FL_UNROLL
-    for (int i = n / 4 * 4; i < n; i++)
-        out[i] = vf_sum(acc[i]);
 }
 
 typedef struct job {
@@ -123,10 +116,10 @@ typedef struct job {
  * last row again and dropped. */
 FL_INLINE void few_tile(const job *b, fl_dtype t, int nw, int nx, int64_t n, int64_t m)
 {
-    wrow w[TW_ONE];
-    const float *x[TX];
-    vf acc[MAX_TILE];
-    float out[MAX_TILE];
+    wrow w[FEW_ONE];
+    const float *x[FEW_X];
+    vf acc[FEW_W * FEW_X > FEW_ONE ? FEW_W * FEW_X : FEW_ONE];
+    float out[sizeof acc / sizeof *acc];
     FL_UNROLL
     for (int i = 0; i < nw; i++)
         w[i] = row_at(b->w, t, n + i < b->n1 ? n + i : b->n1 - 1, 0);
@@ -136,7 +129,7 @@ FL_INLINE void few_tile(const job *b, fl_dtype t, int nw, int nx, int64_t n, int
     FL_UNROLL
     for (int i = 0; i < nw * nx; i++)
         acc[i] = vf_zero();
-    tile(t, nw, nx, w, x, b->w->shape[1], acc);
+    stream(t, nw, nx, w, x, b->w->shape[1], acc);
     sums(acc, nw * nx, out);
     for (int j = 0; j < nx && m + j < b->m; j++) {
         float *y = fl_list_row(b->y, m + j) + (n - b->n0);
@@ -148,12 +141,12 @@ FL_INLINE void few_tile(const job *b, fl_dtype t, int nw, int nx, int64_t n, int
 FL_INLINE void few_rows(const job *b, fl_dtype t)
 {
     if (b->m == 1) {
-        for (int64_t n = b->n0; n < b->n1; n += TW_ONE)
-            few_tile(b, t, TW_ONE, 1, n, 0);
+        for (int64_t n = b->n0; n < b->n1; n += FEW_ONE)
+            few_tile(b, t, FEW_ONE, 1, n, 0);
     } else {
-        for (int64_t n = b->n0; n < b->n1; n += TW) {
-            for (int64_t m = 0; m < b->m; m += TX)
-                few_tile(b, t, TW, TX, n, m);
+        for (int64_t n = b->n0; n < b->n1; n += FEW_W) {
+            for (int64_t m = 0; m < b->m; m += FEW_X)
+                few_tile(b, t, FEW_W, FEW_X, n, m);
         }
     }
 }
@@ -171,49 +164,80 @@ FL_INLINE void decode(const job *b, fl_dtype t, int64_t n, int64_t k0, int64_t k
         wrow w = row_at(b->w, t, n + i, k0);
         int64_t at = 0;
         for (; at + 32 <= k; at += 32) {
-            vf v[2];
-            load32(t, w, at, v);
-            vf_store(&s->w[i][at], v[0]);
-            vf_store(&s->w[i][at + 16], v[1]);
+            vf_store(&s->w[i][at], load16(t, w, at));
+            vf_store(&s->w[i][at + 16], load16(t, w, at + 16));
         }
         for (; at < k; at += 16)
             vf_store(&s->w[i][at], load_rest(t, w, at, k - at < 16 ? (int)(k - at) : 16));
     }
 }
 
-/* Adds a piece of K to all tiles of a block, or finishes them. */
+/* lanes[i * TX + j] (+)= w[i] . x[j] over k elements, a multiple of 16, a register's width of lanes
+ * at a time. */
+FL_INLINE void tile(const float (*w)[FL_WEIGHTS_K], const float *const *x, int64_t k, bool add,
+                    float (*lanes)[16])
+{
+    for (int part = 0; part < 16; part += FL_PART) {
+        vp acc[TW * TX];
+        FL_UNROLL
+        for (int a = 0; a < TW * TX; a++)
+            acc[a] = add ? vp_load(lanes[a] + part) : vp_zero();
+        for (int64_t at = part; at < k; at += 16) {
+            vp wv[TW];
+            FL_UNROLL
+            for (int i = 0; i < TW; i++)
+                wv[i] = vp_load(w[i] + at);
+            FL_UNROLL
+            for (int j = 0; j < TX; j++) {
+                vp xv = vp_load(x[j] + at);
+                FL_UNROLL
+                for (int i = 0; i < TW; i++)
+                    acc[i * TX + j] = vp_fma(wv[i], xv, acc[i * TX + j]);
+            }
+        }
+        FL_UNROLL
+        for (int a = 0; a < TW * TX; a++)
+            vp_store(lanes[a] + part, acc[a]);
+    }
+}
+
+/* Sums the accumulators of a tile into outputs [n, n + TW) x [m, m + TX), as far as they exist. */
+static void finish(const job *b, int64_t n, int64_t m, float (*lanes)[16])
+{
+    vf acc[TW * TX];
+    float out[TW * TX];
+    FL_UNROLL
+    for (int a = 0; a < TW * TX; a++)
+        acc[a] = vf_load(lanes[a]);
+    sums(acc, TW * TX, out);
+    for (int j = 0; j < TX && m + j < b->m; j++) {
+        float *y = fl_list_row(b->y, m + j) + (n - b->n0);
+        for (int i = 0; i < TW && n + i < b->n1; i++)
+            y[i] = out[i * TX + j];
+    }
+}
+
+/* Adds a piece of K, k elements from k0 on, to all tiles of a block, or finishes them. */
 static void piece(const job *b, int64_t n, int64_t m0, int64_t k0, int64_t k, block *s)
 {
-    int64_t nm = b->m - m0 < FL_WEIGHTS_X ? b->m - m0 : FL_WEIGHTS_X;
+    int64_t m1 = b->m - m0 < FL_WEIGHTS_X ? b->m : m0 + FL_WEIGHTS_X;
     int64_t nn = b->n1 - n < FL_WEIGHTS_W ? b->n1 - n : FL_WEIGHTS_W;
-    float(*lanes)[16] = s->acc;
-    for (int64_t j = 0; j < nm; j += TX) {
-        const float *x[TX];
-        for (int jj = 0; jj < TX; jj++)
-            x[jj] = fl_list_row(b->x, m0 + (j + jj < nm ? j + jj : nm - 1)) + k0;
+    int64_t whole = k / 16 * 16;
+    float(*lanes)[16] = s->acc, rest[TX][16]; /* rest: what follows `whole`, filled up with 0 */
+    for (int64_t m = m0; m < m1; m += TX) {
+        const float *x[TX], *x_rest[TX];
+        for (int j = 0; j < TX; j++) {
+            x[j] = fl_list_row(b->x, m + j < m1 ? m + j : m1 - 1) + k0;
+            x_rest[j] = rest[j];
+            if (whole < k)
+                vf_store(rest[j], vf_loadn(x[j] + whole, (int)(k - whole)));
+        }
         for (int64_t i = 0; i < nn; i += TW, lanes += TW * TX) {
-            wrow w[TW];
-            vf acc[TW * TX];
-            FL_UNROLL
-            for (int ii = 0; ii < TW; ii++)
-                w[ii] = (wrow){(const unsigned char *)s->w[i + ii], NULL};
-            FL_UNROLL
-            for (int a = 0; a < TW * TX; a++)
-                acc[a] = k0 ? vf_load(lanes[a]) : vf_zero();
-            tile(FL_F32, TW, TX, w, x, k, acc);
-            if (k0 + k < b->w->shape[1]) {
-                FL_UNROLL
-                for (int a = 0; a < TW * TX; a++)
-                    vf_store(lanes[a], acc[a]);
-                continue;
-            }
-            float out[TW * TX];
-            sums(acc, TW * TX, out);
-            for (int jj = 0; jj < TX && j + jj < nm; jj++) {
-                float *y = fl_list_row(b->y, m0 + j + jj) + (n + i - b->n0);
-                for (int ii = 0; ii < TW && i + ii < nn; ii++)
-                    y[ii] = out[ii * TX + jj];
-            }
+            tile((const float(*)[FL_WEIGHTS_K])s->w[i], x, whole, k0 > 0, lanes);
+            if (whole < k)
+                tile((const float(*)[FL_WEIGHTS_K])(s->w[i] + whole), x_rest, 16, true, lanes);
+            if (k0 + k == b->w->shape[1])
+                finish(b, n + i, m, lanes);
         }
     }
 }
