@@ -8,6 +8,7 @@
     X(conv, level)                                                                                 \
     X(delta_rule, level)                                                                           \
     X(delta_chunk, level)                                                                          \
+    X(experts, level)                                                                              \
     X(expr, level)                                                                                 \
     X(index_select, level)                                                                         \
     X(linear, level)                                                                               \
