@@ -11,7 +11,10 @@
     X(layernorm)                                                                                   \
     X(linear)                                                                                      \
     X(conv1d)                                                                                      \
+    X(delta_rule)                                                                                  \
     X(cache_write)                                                                                 \
+    X(mla)                                                                                         \
+    X(index_select)                                                                                \
     X(route)                                                                                       \
     X(experts)                                                                                     \
     X(residual_mix)                                                                                \

@@ -127,22 +127,20 @@ static fl_block load(const fl_mla *m, const room *w, int32_t row, int64_t keys, 
 /* The last finished span of n_heads runs goes to the totals. */
 static void flush(const fl_mla *m, const room *w, int64_t at, int n_heads)
 {
-    int nv = (int)(m->ldc / 16);
-    fl_attend_merge(fl_runs_at(w->total, at), fl_runs_at(w->run, at), n_heads, nv);
-    fl_attend_begin(fl_runs_at(w->run, at), n_heads, nv);
+    fl_attend_merge(fl_runs_at(w->total, at), fl_runs_at(w->run, at), n_heads, m->nv);
+    fl_attend_begin(fl_runs_at(w->run, at), n_heads, m->nv);
 }
 
 /* Rows [row, row + n) of the step, which see the same keys as far as these are visible to each: all
  * of one sequence, or a single one.  Their queries and runs begin at `at`. */
 static void attend(const fl_mla *m, const room *w, int32_t row, int n, int64_t at, int n_heads)
 {
-    int nv = (int)(m->ldc / 16);
     int64_t most = keys_of(m, row + n - 1);
     for (int64_t b = 0; b < blocks_of(most); b++) {
         fl_block block = load(m, w, row + n - 1, most, b);
         int loaded = block.n;
         for (int i = 0; i < n; i++) {
-            int64_t keys = i == n - 1 ? most : most - (n - 1 - i), left = keys - b * KEYS;
+            int64_t keys = most - (n - 1 - i), left = keys - b * KEYS;
             int64_t first = at + (int64_t)i * n_heads;
             if (left <= 0)
                 continue;
@@ -151,8 +149,8 @@ static void attend(const fl_mla *m, const room *w, int32_t row, int n, int64_t a
             if (loaded == 0)
                 continue;
             block.n = left < loaded ? (int)left : loaded;
-            fl_attend(&block, n_heads, w->q + first * m->ldq, m->ldq, nv, fl_runs_at(w->run, first),
-                      w->weights);
+            fl_attend(&block, n_heads, w->q + first * m->ldq, m->ldq, m->nv,
+                      fl_runs_at(w->run, first), w->weights);
         }
     }
 }
@@ -160,11 +158,11 @@ static void attend(const fl_mla *m, const room *w, int32_t row, int n, int64_t a
 /* Rows [row, row + n) of the step and heads [h0, h1) from queries to outputs. */
 static void one_unit(const fl_mla *m, const room *w, int32_t row, int n, int64_t h0, int64_t h1)
 {
-    int n_heads = (int)(h1 - h0), nv = (int)(m->ldc / 16);
+    int n_heads = (int)(h1 - h0);
     int64_t queries = (int64_t)n * n_heads;
     fl_mla_absorb(m, row, n, h0, h1, w->q, n_heads * m->ldq, w->panel);
-    fl_attend_begin(w->run, queries, nv);
-    fl_attend_begin(w->total, queries, nv);
+    fl_attend_begin(w->run, queries, m->nv);
+    fl_attend_begin(w->total, queries, m->nv);
     for (int i = 0, next; i < n; i = next) {
         next = i + 1;
         while (!m->select && next < n && m->step->row_seq[row + next] == m->step->row_seq[row + i])
@@ -173,7 +171,7 @@ static void one_unit(const fl_mla *m, const room *w, int32_t row, int n, int64_t
     }
     for (int i = 0; i < n; i++)
         flush(m, w, (int64_t)i * n_heads, n_heads);
-    fl_attend_end(w->total, queries, nv);
+    fl_attend_end(w->total, queries, m->nv);
     for (int64_t h = h0; h < h1; h++)
         fl_mla_project(m, row, n, h, w->total.value + (h - h0) * m->ldc, n_heads * m->ldc, w->mul);
 }
@@ -203,14 +201,14 @@ void fl_mla_rows(const fl_mla *m, int32_t row, int32_t n, const fl_worker *worke
 static void span_run(const fl_mla *m, const room *w, const common *c, int32_t row, int64_t slot,
                      int64_t span, int64_t h0, int64_t h1)
 {
-    int n_heads = (int)(h1 - h0), nv = (int)(m->ldc / 16);
+    int n_heads = (int)(h1 - h0);
     int64_t keys = keys_of(m, row), b = span * span_of(keys), end = b + span_of(keys);
     fl_runs run = fl_runs_at(c->slot, slot * m->heads + h0);
-    fl_attend_begin(run, n_heads, nv);
+    fl_attend_begin(run, n_heads, m->nv);
     for (; b < end && b < blocks_of(keys); b++) {
         fl_block block = load(m, w, row, keys, b);
         if (block.n)
-            fl_attend(&block, n_heads, c->q + (row * m->heads + h0) * m->ldq, m->ldq, nv, run,
+            fl_attend(&block, n_heads, c->q + (row * m->heads + h0) * m->ldq, m->ldq, m->nv, run,
                       w->weights);
     }
 }
@@ -239,16 +237,16 @@ static void project(const fl_mla *m, const common *c, const fl_worker *worker, i
 {
     room w;
     cut_room(m, &w, worker->scratch);
-    int n = m->step->n_rows, nv = (int)(m->ldc / 16);
+    int n = m->step->n_rows;
     for (int64_t h = h0; h < h1; h++) {
         int64_t slot = 0;
-        fl_attend_begin(w.total, n, nv);
+        fl_attend_begin(w.total, n, m->nv);
         for (int32_t r = 0; r < n; r++) {
             for (int64_t s = 0; s < spans_of(keys_of(m, r)); s++, slot++)
                 fl_attend_merge(fl_runs_at(w.total, r), fl_runs_at(c->slot, slot * m->heads + h), 1,
-                                nv);
+                                m->nv);
         }
-        fl_attend_end(w.total, n, nv);
+        fl_attend_end(w.total, n, m->nv);
         fl_mla_project(m, 0, n, h, w.total.value, m->ldc, w.mul);
     }
 }

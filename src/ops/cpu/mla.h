@@ -16,6 +16,7 @@ typedef struct fl_mla {
     int64_t width; /* of a cached row: latent + pe */
     int64_t ldq;   /* an absorbed query: width, and room for whole vectors of the latent */
     int64_t ldc;   /* a latent in whole vectors */
+    int nv;        /* these vectors */
     int64_t group; /* heads that are worked on together, at most FL_ATTEND_QUERIES */
 } fl_mla;
 
@@ -37,6 +38,12 @@ fl_mla fl_mla_of(const fl_call *call, const fl_step *step);
 /* ---- weights (mla_weights.c) ---- */
 
 enum { FL_MLA_PANEL = 16 }; /* weight rows that are decoded together */
+
+/* The height of the panel that begins at row i of rows [0, end). */
+static inline int fl_mla_panel(int64_t i, int64_t end)
+{
+    return end - i < FL_MLA_PANEL ? (int)(end - i) : FL_MLA_PANEL;
+}
 
 /* Decodes n rows (at most FL_MLA_PANEL) of kv_b from `row` on, ldc apart, padded with zeros. */
 void fl_mla_weights(const fl_mla *m, int64_t row, int n, float *panel);

@@ -16,6 +16,7 @@ static void set_shape(fl_mla *m, const fl_type *q, const fl_type *kv_b, const fl
     m->scale = (float)attr[FL_MLA_SCALE].f;
     m->width = m->latent + m->pe;
     m->ldc = fl_padded(m->latent);
+    m->nv = (int)(m->ldc / 16);
     m->ldq = fl_padded(m->width);
     m->group = m->heads < FL_ATTEND_QUERIES ? m->heads : FL_ATTEND_QUERIES;
 }

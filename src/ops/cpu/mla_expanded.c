@@ -61,19 +61,13 @@ static bool is_expanded(const fl_mla *m, int32_t row)
     return p > pos;
 }
 
-/* Rows [i, end) of weights in panels: the height of the next one. */
-static int panel_rows(int64_t i, int64_t end)
-{
-    return end - i < FL_MLA_PANEL ? (int)(end - i) : FL_MLA_PANEL;
-}
-
 /* Keys and values of one head of a block of cached rows. */
 static fl_block expand(const fl_mla *m, const room *w, int64_t h, const fl_block *cached)
 {
     int64_t row = h * (m->nope + m->dv), ldv = fl_padded(m->dv);
     int nv = (cached->n + 15) / 16;
     for (int64_t i = 0; i < m->nope; i += FL_MLA_PANEL) {
-        int rows = panel_rows(i, m->nope);
+        int rows = fl_mla_panel(i, m->nope);
         fl_mla_weights(m, row + i, rows, w->panel);
         fl_matmul(rows, nv, m->latent, w->panel, m->ldc, cached->keys, KEYS, w->keys + i * KEYS,
                   KEYS, false);
@@ -81,7 +75,7 @@ static fl_block expand(const fl_mla *m, const room *w, int64_t h, const fl_block
     memcpy(w->keys + m->nope * KEYS, cached->keys + m->latent * KEYS,
            (size_t)(m->pe * KEYS) * sizeof(float));
     for (int64_t i = 0; i < m->dv; i += FL_MLA_PANEL) {
-        int rows = panel_rows(i, m->dv);
+        int rows = fl_mla_panel(i, m->dv);
         fl_mla_weights(m, row + m->nope + i, rows, w->panel);
         fl_matmul(rows, nv, m->latent, w->panel, m->ldc, cached->keys, KEYS, w->transposed, KEYS,
                   false);

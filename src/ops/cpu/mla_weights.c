@@ -32,12 +32,6 @@ void fl_mla_weights(const fl_mla *m, int64_t row, int n, float *panel)
     }
 }
 
-/* Rows [begin, end) of weights in panels: the next panel's first row and its height. */
-static int panel_rows(int64_t i, int64_t end)
-{
-    return end - i < FL_MLA_PANEL ? (int)(end - i) : FL_MLA_PANEL;
-}
-
 static void finish_query(const fl_mla *m, const float *q, float *out)
 {
     vf by = vf_set1(m->scale);
@@ -54,10 +48,9 @@ void fl_mla_absorb(const fl_mla *m, int32_t row, int n, int64_t h0, int64_t h1, 
         const float *q = fl_row_f32(m->q, row) + h * (m->nope + m->pe);
         float *to = out + (h - h0) * m->ldq;
         for (int64_t i = 0; i < m->nope; i += FL_MLA_PANEL) {
-            int rows = panel_rows(i, m->nope);
+            int rows = fl_mla_panel(i, m->nope);
             fl_mla_weights(m, h * (m->nope + m->dv) + i, rows, panel);
-            fl_matmul(n, (int)(m->ldc / FL_LANES), rows, q + i, m->q->stride, panel, m->ldc, to, ld,
-                      i > 0);
+            fl_matmul(n, m->nv, rows, q + i, m->q->stride, panel, m->ldc, to, ld, i > 0);
         }
         for (int r = 0; r < n; r++)
             finish_query(m, q + r * m->q->stride, to + r * ld);
