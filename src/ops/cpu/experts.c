@@ -1,10 +1,12 @@
-/* experts with float32 activations, straight from MXFP4, BF16, F16 or F32 stacks.
+/* experts, straight from MXFP4, BF16, F16 or F32 stacks, in two precisions.
  *
- * Phase 0: hidden = act(W1 z, W3 z) of every pair, for this worker's share of the inner width.
- * Phase 1: W2 hidden of every pair and their weighted sums, for its share of the output columns. */
+ * exact  phase 0: hidden = act(W1 z, W3 z) of every pair, for this worker's share of the inner
+ * width; phase 1: W2 hidden of every pair and their weighted sums, for its share of the columns.
+ * fast   the same on 8-bit rows (q8.h, MXFP4 only), each phase after one that quantises its rows.
+ */
 #include "ops/cpu/experts.h"
+#include "ops/cpu/q8.h"
 #include "ops/cpu/tile.h"
-#include "ops/cpu/weights.h"
 
 #include "base/pool.h"
 
@@ -12,6 +14,7 @@
  * of columns of all pairs needs more. */
 enum { BUFFER = 1 << 15, BLOCK = FL_WEIGHTS_W };
 
+/* A worker's memory. */
 typedef struct room {
     fl_exp_groups groups;
     float *buffer;
@@ -33,99 +36,214 @@ static room room_at(void *memory, const fl_exp_sizes *most, size_t *bytes)
     return m;
 }
 
+/* What all workers share.  The 8-bit rows are for precision fast. */
+typedef struct common {
+    float *hidden; /* [rows * k][inner], pairs in the order of the groups */
+    fl_q8 z8;      /* [rows] */
+    fl_q8 hidden8; /* [rows * k] */
+} common;
+
+static fl_q8 take_q8(fl_room *r, int64_t rows, int64_t width)
+{
+    return (fl_q8){fl_room_take(r, rows * width, 1), fl_room_floats(r, rows * width / FL_MX_GROUP),
+                   width};
+}
+
+static common common_at(void *memory, const fl_exp_sizes *s, bool fast, size_t *bytes)
+{
+    fl_room r = {memory, 0};
+    common c = {.hidden = fl_room_floats(&r, s->rows * s->k * s->inner)};
+    if (fast) {
+        c.z8 = take_q8(&r, s->rows, s->z);
+        c.hidden8 = take_q8(&r, s->rows * s->k, s->inner);
+    }
+    *bytes = r.used;
+    return c;
+}
+
+/* One call, as a worker sees it. */
+typedef struct job {
+    const fl_call *call;
+    const fl_worker *worker;
+    fl_exp_sizes size;
+    room room;
+    common common;
+    bool fast;
+} job;
+
 /* As many columns as the buffer holds of n arrays, in blocks. */
 static int64_t columns(const room *m, int64_t n)
 {
     return m->floats / n / BLOCK * BLOCK;
 }
 
-static void hidden_of(const fl_call *call, const fl_exp_group *g, const room *m, int64_t from,
-                      int64_t to, float *hidden, int64_t inner)
+/* y = W[expert] (input w of the call) times rows of z, for columns [from, to). */
+static void times_z(const job *b, int w, const fl_exp_group *g, int64_t from, int64_t to,
+                    const fl_row_list *y)
 {
-    const fl_arg *z = &call->in[FL_EXP_Z];
-    int64_t width = to - from;
-    const fl_row_list x = {z->data, z->stride, m->groups.row + g->first};
+    const fl_tensor *t = &b->call->in[w].tensors[g->expert];
+    const fl_arg *z = &b->call->in[FL_EXP_Z];
+    const int32_t *index = b->room.groups.row + g->first;
+    const fl_row_list x = {z->data, z->stride, index};
+    if (b->fast)
+        fl_q8_mul(t, from, to, &b->common.z8, index, 0, y, g->n);
+    else
+        fl_weights_mul(t, from, to, &x, y, g->n, b->room.weights);
+}
+
+static void hidden_of(const job *b, const fl_exp_group *g, int64_t from, int64_t to)
+{
+    const room *m = &b->room;
+    int64_t width = to - from, inner = b->size.inner;
     const fl_row_list gate = {m->buffer, width, NULL}, up = {m->buffer + g->n * width, width, NULL};
-    fl_weights_mul(&call->in[FL_EXP_W1].tensors[g->expert], from, to, &x, &gate, g->n, m->weights);
-    fl_weights_mul(&call->in[FL_EXP_W3].tensors[g->expert], from, to, &x, &up, g->n, m->weights);
+    times_z(b, FL_EXP_W1, g, from, to, &gate);
+    times_z(b, FL_EXP_W3, g, from, to, &up);
     for (int32_t i = 0; i < g->n; i++) {
-        float *out = hidden + (g->first + i) * inner + from;
+        float *out = b->common.hidden + (g->first + i) * inner + from;
         for (int64_t c = 0; c < width; c += FL_TILE) {
             const float *in[] = {fl_list_row(&gate, i) + c, fl_list_row(&up, i) + c};
-            fl_tile_run(call->prep, in, width - c < FL_TILE ? width - c : FL_TILE, m->regs,
-                        out + c);
+            int64_t n = width - c < FL_TILE ? width - c : FL_TILE;
+            fl_tile_run(b->call->prep, in, n, m->regs, out + c);
         }
     }
 }
 
-static void phase_hidden(const fl_call *call, const fl_exp_sizes *s, const room *m, float *hidden,
-                         const fl_worker *worker)
+static void phase_hidden(const job *b)
 {
     int64_t begin, end;
-    fl_split(s->inner, BLOCK, worker->thread, worker->n_threads, &begin, &end);
-    for (int32_t g = 0; g < m->groups.n; g++) {
-        const fl_exp_group *group = &m->groups.group[g];
-        int64_t step = columns(m, 2 * group->n);
+    fl_split(b->size.inner, BLOCK, b->worker->thread, b->worker->n_threads, &begin, &end);
+    for (int32_t g = 0; g < b->room.groups.n; g++) {
+        const fl_exp_group *group = &b->room.groups.group[g];
+        int64_t step = columns(&b->room, 2 * group->n);
         for (int64_t c = begin; c < end; c += step)
-            hidden_of(call, group, m, c, c + step < end ? c + step : end, hidden, s->inner);
+            hidden_of(b, group, c, c + step < end ? c + step : end);
     }
 }
 
-static void phase_out(const fl_call *call, const fl_exp_sizes *s, const room *m, float *hidden,
-                      const fl_worker *worker)
+static void phase_out(const job *b)
 {
-    int64_t begin, end, step = columns(m, s->rows * s->k);
-    fl_split(s->z, BLOCK, worker->thread, worker->n_threads, &begin, &end);
+    const fl_exp_sizes *s = &b->size;
+    int64_t begin, end, step = columns(&b->room, s->rows * s->k);
+    fl_split(s->z, BLOCK, b->worker->thread, b->worker->n_threads, &begin, &end);
     for (int64_t c = begin; c < end; c += step) {
         int64_t to = c + step < end ? c + step : end;
-        for (int32_t g = 0; g < m->groups.n; g++) {
-            const fl_exp_group *group = &m->groups.group[g];
-            const fl_row_list x = {hidden + group->first * s->inner, s->inner, NULL};
-            const fl_row_list y = {m->buffer, to - c, m->groups.pair + group->first};
-            fl_weights_mul(&call->in[FL_EXP_W2].tensors[group->expert], c, to, &x, &y, group->n,
-                           m->weights);
+        for (int32_t g = 0; g < b->room.groups.n; g++) {
+            const fl_exp_group *group = &b->room.groups.group[g];
+            const fl_tensor *t = &b->call->in[FL_EXP_W2].tensors[group->expert];
+            const fl_row_list x = {b->common.hidden + group->first * s->inner, s->inner, NULL};
+            const fl_row_list y = {b->room.buffer, to - c, b->room.groups.pair + group->first};
+            if (b->fast)
+                fl_q8_mul(t, c, to, &b->common.hidden8, NULL, group->first, &y, group->n);
+            else
+                fl_weights_mul(t, c, to, &x, &y, group->n, b->room.weights);
         }
-        fl_exp_mix(call, s, m->buffer, c, to - c);
+        fl_exp_mix(b->call, s, b->room.buffer, c, to - c);
     }
 }
 
-static void run(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
+/* This worker's share of n rows, row i being at x + i * stride. */
+static void quantise(const job *b, const float *x, int64_t stride, int64_t n, const fl_q8 *to)
 {
-    int32_t rows = fl_rows_now(step, call->in[FL_EXP_Z].type.rows);
-    if (rows == 0)
-        return;
-    fl_exp_sizes s = fl_exp_sizes_of(&call->in[FL_EXP_IDS].type, &call->in[FL_EXP_W1].type, rows);
-    size_t bytes;
-    room m = room_at(worker->scratch, &s, &bytes);
-    fl_exp_find_groups(call, &s, &m.groups);
-    if (phase == 0)
-        phase_hidden(call, &s, &m, worker->shared, worker);
-    else
-        phase_out(call, &s, &m, worker->shared, worker);
+    int64_t begin, end;
+    fl_split(n, 1, b->worker->thread, b->worker->n_threads, &begin, &end);
+    for (int64_t i = begin; i < end; i++)
+        fl_q8_quantise(x + i * stride, to, i);
 }
 
-static bool fits(const fl_node_view *node)
+static job job_of(const fl_call *call, const fl_step *step, const fl_worker *worker, bool fast)
+{
+    job b = {.call = call, .worker = worker, .fast = fast};
+    size_t bytes;
+    b.size = fl_exp_sizes_of(&call->in[FL_EXP_IDS].type, &call->in[FL_EXP_W1].type,
+                             fl_rows_now(step, call->in[FL_EXP_Z].type.rows));
+    b.room = room_at(worker->scratch, &b.size, &bytes);
+    b.common = common_at(worker->shared, &b.size, fast, &bytes);
+    return b;
+}
+
+static int64_t grouped_pairs(const job *b)
+{
+    const fl_exp_groups *g = &b->room.groups;
+    return g->n ? g->group[g->n - 1].first + g->group[g->n - 1].n : 0;
+}
+
+static void run_exact(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
+{
+    job b = job_of(call, step, worker, false);
+    fl_exp_find_groups(call, &b.size, &b.room.groups);
+    if (b.size.rows == 0)
+        return;
+    if (phase == 0)
+        phase_hidden(&b);
+    else
+        phase_out(&b);
+}
+
+static void run_fast(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
+{
+    job b = job_of(call, step, worker, true);
+    const fl_arg *z = &call->in[FL_EXP_Z];
+    if (b.size.rows == 0)
+        return;
+    fl_exp_find_groups(call, &b.size, &b.room.groups);
+    if (phase == 0)
+        quantise(&b, z->data, z->stride, b.size.rows, &b.common.z8);
+    else if (phase == 1)
+        phase_hidden(&b);
+    else if (phase == 2)
+        quantise(&b, b.common.hidden, b.size.inner, grouped_pairs(&b), &b.common.hidden8);
+    else
+        phase_out(&b);
+}
+
+static bool fits_exact(const fl_node_view *node)
 {
     return fl_weights_type(node->in[FL_EXP_W1]->dtype);
 }
 
-static void scratch(const fl_node_view *node, const fl_limits *limits, size_t *per_worker,
-                    size_t *shared)
+static bool fits_fast(const fl_node_view *node)
+{
+    return node->in[FL_EXP_W1]->dtype == FL_MXFP4;
+}
+
+static void scratch(const fl_node_view *node, const fl_limits *limits, bool fast,
+                    size_t *per_worker, size_t *shared)
 {
     int64_t rows = limits->max_rows > limits->max_logits ? limits->max_rows : limits->max_logits;
     fl_exp_sizes s = fl_exp_sizes_of(node->in[FL_EXP_IDS], node->in[FL_EXP_W1], rows);
-    fl_room r = {NULL, 0};
-    room_at(NULL, &s, per_worker);
-    fl_room_floats(&r, s.rows * s.k * s.inner);
-    *shared = r.used;
+    (void)room_at(NULL, &s, per_worker);
+    (void)common_at(NULL, &s, fast, shared);
 }
 
-static const fl_kernel kernels[] = {{.op = "experts",
-                                     .name = FL_CPU_TEXT("simd"),
-                                     .isa = FL_CPU_ISA,
-                                     .preference = FL_CPU_PREFERENCE,
-                                     .n_phases = 2,
-                                     .run = run,
-                                     .fits = fits,
-                                     .scratch = scratch}};
+static void scratch_exact(const fl_node_view *node, const fl_limits *limits, size_t *per_worker,
+                          size_t *shared)
+{
+    scratch(node, limits, false, per_worker, shared);
+}
+
+static void scratch_fast(const fl_node_view *node, const fl_limits *limits, size_t *per_worker,
+                         size_t *shared)
+{
+    scratch(node, limits, true, per_worker, shared);
+}
+
+static const fl_kernel kernels[] = {
+    {.op = "experts",
+     .name = FL_CPU_TEXT("simd"),
+     .isa = FL_CPU_ISA,
+     .preference = FL_CPU_PREFERENCE,
+     .n_phases = 2,
+     .run = run_exact,
+     .fits = fits_exact,
+     .scratch = scratch_exact},
+    {.op = "experts",
+     .name = FL_CPU_TEXT("q8"),
+     .isa = FL_CPU_ISA,
+     .fast = true,
+     .preference = FL_CPU_PREFERENCE + 10,
+     .n_phases = 4,
+     .run = run_fast,
+     .fits = fits_fast,
+     .scratch = scratch_fast},
+};
 const fl_kernel_list FL_CPU_NAME(fl_cpu_kernels_experts) = FL_KERNEL_LIST(kernels);
