@@ -12,7 +12,7 @@
 
 /* Enough to bridge the serial parts between two regions of a step; short enough that an idle or
  * oversubscribed machine gets its processors back. */
-enum { SPINS = 4000 };
+enum { SPINS = 1000 };
 
 typedef struct worker {
     fl_pool *pool;

@@ -158,8 +158,8 @@ static fl_status judge(const fl_safetensors *st, const char *path, const cli_cap
     FL_TRY(judge_select(st, path, c, v, err));
     v->ok = v->logits.relative <= tolerance &&
             (args.common.fast ||
-             (!(v->layers.relative > tolerance) && v->argmax_equal == v->argmax_rows &&
-              v->select_equal == v->select_rows));
+             ((!v->has_layers || v->layers.relative <= tolerance) &&
+              v->argmax_equal == v->argmax_rows && v->select_equal == v->select_rows));
     return FL_OK;
 }
 
