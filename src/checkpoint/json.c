@@ -11,25 +11,54 @@
 
 #include <jansson.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <string.h>
 
 enum { MAX_DEPTH = 128, MAX_VALUES = 8 << 20, MAX_BYTES = 512 << 20 };
 
-/* jansson does not tell a failed allocation from bad text; where a string outgrows its buffer it
- * even goes on without the character.  So the allocator remembers. */
-static _Thread_local bool out_of_memory;
+/* jansson 2.14 does not survive a failed allocation: a string that outgrows its buffer goes on
+ * without the character, and the lexer asserts later.  So while it parses every block is kept in a
+ * list, and an allocation that fails leaves jansson by longjmp; the list is then freed. */
+typedef struct block {
+    struct block *before, *after;
+} block; /* 16 bytes, so what follows is aligned for anything */
+
+typedef struct guard {
+    jmp_buf leave;
+    block list; /* a ring */
+} guard;
+
+static _Thread_local guard *parsing; /* NULL: not in the parser */
 
 static void *allocate(size_t bytes)
 {
-    void *p = fl_malloc(bytes);
+    block *b = bytes < SIZE_MAX - sizeof *b ? fl_malloc(bytes + sizeof *b) : NULL;
+    if (!b && parsing)
+        longjmp(parsing->leave, 1);
+    if (!b)
+        return NULL;
+    if (parsing) {
+        *b = (block){parsing->list.before, &parsing->list};
+        b->before->after = b->after->before = b;
+    }
+    return b + 1;
+}
+
+static void release(void *p)
+{
     if (!p)
-        out_of_memory = true;
-    return p;
+        return;
+    block *b = (block *)p - 1;
+    if (parsing) { /* the parser frees only what it made */
+        b->before->after = b->after;
+        b->after->before = b->before;
+    }
+    fl_free(b);
 }
 
 static void set_up(void)
 {
-    json_set_alloc_funcs(allocate, fl_free);
+    json_set_alloc_funcs(allocate, release);
     json_object_seed(0);
 }
 
@@ -79,6 +108,26 @@ static fl_status check_limits(const char *text, size_t len, const char *what, fl
     return FL_OK;
 }
 
+/* False when memory ran out. */
+static bool parse_guarded(const char *text, size_t len, fl_json **root, json_error_t *e)
+{
+    guard g;
+    g.list = (block){&g.list, &g.list};
+    if (setjmp(g.leave) != 0) {
+        parsing = NULL;
+        for (block *b = g.list.after; b != &g.list;) {
+            block *after = b->after;
+            fl_free(b);
+            b = after;
+        }
+        return false;
+    }
+    parsing = &g;
+    *root = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, e);
+    parsing = NULL;
+    return true;
+}
+
 fl_status fl_json_parse(const char *text, size_t len, const char *what, fl_json **out,
                         fl_error *err)
 {
@@ -90,13 +139,9 @@ fl_status fl_json_parse(const char *text, size_t len, const char *what, fl_json 
                        MAX_BYTES);
     FL_TRY(check_limits(text, len, what, err));
     json_error_t e;
-    out_of_memory = false;
-    fl_json *root =
-        json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
-    if (out_of_memory) {
-        json_decref(root);
+    fl_json *root = NULL;
+    if (!parse_guarded(text, len, &root, &e))
         return fl_fail(err, FL_NOMEM, "%s: no memory for %zu bytes of JSON", what, len);
-    }
     if (!root)
         return fl_fail(err, FL_FORMAT, "%s: line %d column %d: %s%s", what, e.line, e.column,
                        json_error_code(&e) == json_error_invalid_utf8 ? "invalid UTF-8: " : "",

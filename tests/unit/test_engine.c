@@ -1,126 +1,44 @@
-/* The engine over a fake network (support/fake_model.h): scheduling, ends of every kind, room,
- * callbacks that call back.  test_invariance.c does the same to a real model. */
+/* The engine over a fake network (support/fake_model.h): scheduling, room, kept sequences,
+ * sampling. test_engine_failure.c has what goes wrong, test_invariance.c a real model. */
 #include "base/mem.h"
-#include "engine/engine_internal.h"
 #include "support/cmocka_all.h"
-#include "support/collect.h"
+#include "support/engine_support.h"
 #include "support/fake_model.h"
-#include "support/rng.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static fl_graph *graph;
-static rng dice;
-
-static uint32_t rnd(uint32_t n)
-{
-    return (uint32_t)rng_int(&dice, 0, (int64_t)n - 1);
-}
-
-static fl_engine *make(int threads, int seqs, int chunk, int64_t cache)
-{
-    fl_engine_options o = fl_engine_options_default();
-    o.threads = threads;
-    o.max_seqs = seqs;
-    o.chunk = chunk;
-    o.cache_tokens = cache;
-    fl_engine *e;
-    fl_error err;
-    if (fl_engine_create_graph(graph, FAKE_CONTEXT, &o, &e, &err) != FL_OK)
-        fail_msg("%s", err.message);
-    return e;
-}
-
-static void some_ids(int32_t *ids, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        ids[i] = (int32_t)rnd(FAKE_NAN);
-}
-
-static fl_request_params params(const int32_t *ids, int64_t n, int64_t max_tokens)
-{
-    fl_request_params p = fl_request_params_default();
-    p.prompt = ids;
-    p.n_prompt = n;
-    p.max_tokens = max_tokens;
-    return p;
-}
-
-static fl_request *submit(fl_engine *e, const fl_request_params *p)
-{
-    fl_request *r;
-    fl_error err;
-    if (fl_engine_submit(e, p, &r, &err) != FL_OK)
-        fail_msg("%s", err.message);
-    return r;
-}
-
-static fl_status try_submit(fl_engine *e, const fl_request_params *p)
-{
-    fl_request *r;
-    fl_error err = {0};
-    int64_t tokens = fl_state_free_tokens(e->state);
-    int32_t seqs = fl_state_free_seqs(e->state);
-    fl_status s = fl_engine_submit(e, p, &r, &err);
-    if (s != FL_OK) { /* a refusal changes nothing and says why */
-        assert_null(r);
-        assert_int_equal(err.status, s);
-        assert_int_equal(fl_state_free_tokens(e->state), tokens);
-        assert_int_equal(fl_state_free_seqs(e->state), seqs);
-    }
-    return s;
-}
-
-static void assert_idle(fl_engine *e, int64_t cache)
-{
-    assert_int_equal(e->n_live, 0);
-    assert_null(e->ended);
-    assert_int_equal(fl_state_free_tokens(e->state), cache);
-    assert_int_equal(fl_state_free_seqs(e->state), e->sizes.state.n_seqs);
-}
-
-/* What greedy decoding of the fake network gives: the text so far grows by n tokens. */
-static void expect_greedy(const collector *c, int32_t *text, int64_t n, int64_t max_tokens)
-{
-    assert_int_equal(c->ids.n, max_tokens);
-    for (int64_t i = 0; i < max_tokens; i++) {
-        text[n + i] = fake_next(text, n + i);
-        assert_int_equal(c->ids.data[i], text[n + i]);
-    }
-}
-
 static void test_one_request(void **state)
 {
     (void)state;
-    dice = (rng){1};
-    fl_engine *e = make(1, 2, 64, 2048);
+    engine_dice = (rng){1};
+    fl_engine *e = engine_make(1, 2, 64, 2048);
     int32_t text[FAKE_CONTEXT];
     const int64_t lengths[] = {1, 2, 63, 64, 65, 128, 200, 700};
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         collector c;
-        some_ids(text, lengths[i]);
-        fl_request_params p = params(text, lengths[i], 9);
+        engine_some_ids(text, lengths[i]);
+        fl_request_params p = engine_params(text, lengths[i], 9);
         collect(&c, &p, 0);
-        submit(e, &p);
+        engine_submit(e, &p);
         run_all(e);
         assert_true(c.ended);
         assert_int_equal(c.finish, FL_FINISH_LENGTH);
         assert_int_equal(c.kept, FL_NONE);
-        expect_greedy(&c, text, lengths[i], 9);
+        engine_expect_greedy(&c, text, lengths[i], 9);
         collector_free(&c);
     }
-    assert_idle(e, 2048);
+    engine_assert_idle(e, 2048);
     fl_engine_destroy(e);
 }
 
 static void test_stop_ids(void **state)
 {
     (void)state;
-    dice = (rng){2};
-    fl_engine *e = make(1, 1, 64, 1024);
+    engine_dice = (rng){2};
+    fl_engine *e = engine_make(1, 1, 64, 1024);
     int32_t text[200];
-    some_ids(text, 100);
+    engine_some_ids(text, 100);
     for (int i = 0; i < 20; i++)
         text[100 + i] = fake_next(text, 100 + i);
     int32_t stop[2] = {text[104], FAKE_NAN};
@@ -128,11 +46,11 @@ static void test_stop_ids(void **state)
     while (text[100 + first] != stop[0])
         first++;
     collector c;
-    fl_request_params p = params(text, 100, 20);
+    fl_request_params p = engine_params(text, 100, 20);
     p.stop_ids = stop;
     p.n_stop = 2;
     collect(&c, &p, 0);
-    submit(e, &p);
+    engine_submit(e, &p);
     stop[0] = -1; /* copied */
     run_all(e);
     assert_int_equal(c.finish, FL_FINISH_STOP);
@@ -144,14 +62,14 @@ static void test_stop_ids(void **state)
 static void test_prompt_only(void **state)
 {
     (void)state;
-    dice = (rng){3};
-    fl_engine *e = make(2, 3, 128, 4096);
+    engine_dice = (rng){3};
+    fl_engine *e = engine_make(2, 3, 128, 4096);
     int32_t text[300];
-    some_ids(text, 300);
+    engine_some_ids(text, 300);
     collector c;
-    fl_request_params p = params(text, 300, 0);
+    fl_request_params p = engine_params(text, 300, 0);
     collect(&c, &p, FAKE_VOCAB);
-    fl_request *r = submit(e, &p);
+    fl_request *r = engine_submit(e, &p);
     bool busy;
     assert_int_equal(fl_request_done(r), 0);
     assert_int_equal(fl_engine_step(e, &busy, NULL), FL_OK);
@@ -191,7 +109,7 @@ static void check_job(fl_engine *e, job *j)
     if (j->cancelled) {
         assert_int_equal(c->finish, FL_FINISH_CANCEL);
         j->max_tokens = (int64_t)c->ids.n;
-        expect_greedy(c, j->text, j->n, j->max_tokens);
+        engine_expect_greedy(c, j->text, j->n, j->max_tokens);
     } else if (j->poisoned) {
         assert_int_equal(c->finish, FL_FINISH_ERROR);
         assert_int_equal(c->error.status, FL_NUMERIC);
@@ -199,7 +117,7 @@ static void check_job(fl_engine *e, job *j)
         assert_int_equal(c->kept, FL_NONE);
     } else {
         assert_int_equal(c->finish, FL_FINISH_LENGTH);
-        expect_greedy(c, j->text, j->n, j->max_tokens);
+        engine_expect_greedy(c, j->text, j->n, j->max_tokens);
         assert_int_equal(c->n_rows, c->rows_vocab ? j->n - j->first_new : 0);
     }
     for (int64_t i = 0; i < c->n_rows; i++) {
@@ -223,24 +141,24 @@ static void start_job(fl_engine *e, job *j)
     } else {
         j->n = 0;
     }
-    int64_t more = 1 + rnd(rnd(3) ? 40 : 300);
+    int64_t more = 1 + engine_rnd(engine_rnd(3) ? 40 : 300);
     if (j->n + more > 800) { /* let it go and begin again */
         fl_state_release(e->state, from);
         from = FL_NONE;
         j->n = j->first_new = 0;
     }
-    some_ids(j->text + j->n, more);
+    engine_some_ids(j->text + j->n, more);
     bool was = from != FL_NONE && j->poisoned; /* and kept, because it was cancelled in time */
-    j->poisoned = was || rnd(12) == 0;
+    j->poisoned = was || engine_rnd(12) == 0;
     if (j->poisoned && !was)
-        j->text[j->n + rnd((uint32_t)more)] = FAKE_NAN;
+        j->text[j->n + engine_rnd((uint32_t)more)] = FAKE_NAN;
     j->n += more;
-    j->max_tokens = j->poisoned ? 1 : rnd(12);
+    j->max_tokens = j->poisoned ? 1 : engine_rnd(12);
     j->cancelled = false;
-    fl_request_params p = params(j->text + j->first_new, j->n - j->first_new, j->max_tokens);
+    fl_request_params p = engine_params(j->text + j->first_new, j->n - j->first_new, j->max_tokens);
     p.keep_from = from;
-    p.keep = rnd(2);
-    collect(&j->c, &p, j->poisoned || rnd(2) ? 0 : FAKE_VOCAB);
+    p.keep = engine_rnd(2);
+    collect(&j->c, &p, j->poisoned || engine_rnd(2) ? 0 : FAKE_VOCAB);
     fl_status s = fl_engine_submit(e, &p, &j->request, NULL);
     if (s == FL_BUSY) { /* the kept sequence is still ours */
         if (from != FL_NONE)
@@ -282,17 +200,17 @@ static void check_composition(fl_engine *e)
 
 static void run_random(uint32_t seed)
 {
-    dice = (rng){seed};
-    int64_t cache = 64 * (16 + (int64_t)rnd(60));
-    fl_engine *e = make(1 + (int)rnd(2), JOBS, 64 * (1 + (int)rnd(4)), cache);
+    engine_dice = (rng){seed};
+    int64_t cache = 64 * (16 + (int64_t)engine_rnd(60));
+    fl_engine *e = engine_make(1 + (int)engine_rnd(2), JOBS, 64 * (1 + (int)engine_rnd(4)), cache);
     job *jobs = calloc(JOBS, sizeof *jobs);
     for (int i = 0; i < JOBS; i++)
         jobs[i].c.kept = FL_NONE;
     for (int i = 0; i < 120; i++) {
-        job *j = &jobs[rnd(JOBS)];
-        if (!j->active && rnd(2)) {
+        job *j = &jobs[engine_rnd(JOBS)];
+        if (!j->active && engine_rnd(2)) {
             start_job(e, j);
-        } else if (j->active && rnd(20) == 0) {
+        } else if (j->active && engine_rnd(20) == 0) {
             j->cancelled = true;
             fl_engine_cancel(e, j->request);
             assert_true(j->c.ended);
@@ -315,7 +233,7 @@ static void run_random(uint32_t seed)
         collector_free(&jobs[k].c);
     }
     free(jobs);
-    assert_idle(e, cache);
+    engine_assert_idle(e, cache);
     fl_engine_destroy(e);
 }
 
@@ -333,25 +251,25 @@ static void test_random_schedules(void **state)
 static void test_fairness(void **state)
 {
     (void)state;
-    dice = (rng){5};
-    fl_engine *e = make(1, 4, 64, 8192);
+    engine_dice = (rng){5};
+    fl_engine *e = engine_make(1, 4, 64, 8192);
     int32_t text[FAKE_CONTEXT];
-    some_ids(text, 900);
+    engine_some_ids(text, 900);
     collector decoding, longest, second, third;
-    fl_request_params p = params(text, 5, 30);
+    fl_request_params p = engine_params(text, 5, 30);
     collect(&decoding, &p, 0);
-    submit(e, &p);
+    engine_submit(e, &p);
     bool busy;
     assert_int_equal(fl_engine_step(e, &busy, NULL), FL_OK);
-    p = params(text, 900, 1);
+    p = engine_params(text, 900, 1);
     collect(&longest, &p, 0);
-    fl_request *long_one = submit(e, &p);
-    p = params(text, 70, 1);
+    fl_request *long_one = engine_submit(e, &p);
+    p = engine_params(text, 70, 1);
     collect(&second, &p, 0);
-    submit(e, &p);
-    p = params(text, 30, 1);
+    engine_submit(e, &p);
+    p = engine_params(text, 30, 1);
     collect(&third, &p, 0);
-    submit(e, &p);
+    engine_submit(e, &p);
     for (int i = 0; i < 6; i++) {
         assert_int_equal(fl_engine_step(e, &busy, NULL), FL_OK);
         assert_int_equal(decoding.ids.n, i + 2);
@@ -373,47 +291,47 @@ static void test_fairness(void **state)
 static void test_room(void **state)
 {
     (void)state;
-    dice = (rng){6};
-    fl_engine *e = make(1, 2, 64, 512);
+    engine_dice = (rng){6};
+    fl_engine *e = engine_make(1, 2, 64, 512);
     int32_t text[FAKE_CONTEXT + 1];
-    some_ids(text, FAKE_CONTEXT + 1);
-    fl_request_params p = params(text, 0, 1);
-    assert_int_equal(try_submit(e, &p), FL_ARGUMENT);
-    p = params(text, 1, -1);
-    assert_int_equal(try_submit(e, &p), FL_ARGUMENT);
-    p = params(text, 1, INT64_MAX);
-    assert_int_equal(try_submit(e, &p), FL_ARGUMENT);
-    p = params(text, FAKE_CONTEXT + 1, 0);
-    assert_int_equal(try_submit(e, &p), FL_ARGUMENT);
-    p = params(text, 500, 14); /* 513 rows never fit 512 */
-    assert_int_equal(try_submit(e, &p), FL_ARGUMENT);
-    p = params(text, 500, 13);
-    assert_int_equal(try_submit(e, &p), FL_OK);
-    p = params(text, 1, 0);
-    assert_int_equal(try_submit(e, &p), FL_BUSY);
+    engine_some_ids(text, FAKE_CONTEXT + 1);
+    fl_request_params p = engine_params(text, 0, 1);
+    assert_int_equal(engine_try_submit(e, &p), FL_ARGUMENT);
+    p = engine_params(text, 1, -1);
+    assert_int_equal(engine_try_submit(e, &p), FL_ARGUMENT);
+    p = engine_params(text, 1, INT64_MAX);
+    assert_int_equal(engine_try_submit(e, &p), FL_ARGUMENT);
+    p = engine_params(text, FAKE_CONTEXT + 1, 0);
+    assert_int_equal(engine_try_submit(e, &p), FL_ARGUMENT);
+    p = engine_params(text, 500, 14); /* 513 rows never fit 512 */
+    assert_int_equal(engine_try_submit(e, &p), FL_ARGUMENT);
+    p = engine_params(text, 500, 13);
+    assert_int_equal(engine_try_submit(e, &p), FL_OK);
+    p = engine_params(text, 1, 0);
+    assert_int_equal(engine_try_submit(e, &p), FL_BUSY);
     run_all(e);
-    p = params(text, 10, 100);
-    assert_int_equal(try_submit(e, &p), FL_OK);
-    assert_int_equal(try_submit(e, &p), FL_OK);
-    assert_int_equal(try_submit(e, &p), FL_BUSY);
+    p = engine_params(text, 10, 100);
+    assert_int_equal(engine_try_submit(e, &p), FL_OK);
+    assert_int_equal(engine_try_submit(e, &p), FL_OK);
+    assert_int_equal(engine_try_submit(e, &p), FL_BUSY);
     run_all(e);
     p.sampling.temperature = -1;
-    assert_int_equal(try_submit(e, &p), FL_ARGUMENT);
-    p = params(text, 10, 1);
+    assert_int_equal(engine_try_submit(e, &p), FL_ARGUMENT);
+    p = engine_params(text, 10, 1);
     const int32_t outside[] = {-1, FAKE_VOCAB, INT32_MAX, INT32_MIN};
     for (int i = 0; i < 4; i++) {
         text[7] = outside[i];
-        assert_int_equal(try_submit(e, &p), FL_ARGUMENT);
+        assert_int_equal(engine_try_submit(e, &p), FL_ARGUMENT);
     }
     text[7] = 0;
     p.keep_from = 0; /* not alive */
-    assert_int_equal(try_submit(e, &p), FL_ARGUMENT);
+    assert_int_equal(engine_try_submit(e, &p), FL_ARGUMENT);
     p.keep_from = FL_NONE;
-    fl_request *r = submit(e, &p);
+    fl_request *r = engine_submit(e, &p);
     p.keep_from = r->seq; /* alive, but another request's */
-    assert_int_equal(try_submit(e, &p), FL_ARGUMENT);
+    assert_int_equal(engine_try_submit(e, &p), FL_ARGUMENT);
     run_all(e);
-    assert_idle(e, 512);
+    engine_assert_idle(e, 512);
     fl_engine_destroy(e);
 }
 
@@ -421,12 +339,12 @@ static void test_room(void **state)
 static void test_keep(void **state)
 {
     (void)state;
-    dice = (rng){7};
-    fl_engine *e = make(1, 1, 64, 512);
+    engine_dice = (rng){7};
+    fl_engine *e = engine_make(1, 1, 64, 512);
     int32_t text[500];
-    some_ids(text, 300);
+    engine_some_ids(text, 300);
     collector c;
-    fl_request_params p = params(text, 100, 60);
+    fl_request_params p = engine_params(text, 100, 60);
     int32_t stop;
     for (int i = 0; i < 4; i++)
         text[100 + i] = stop = fake_next(text, 100 + i);
@@ -434,7 +352,7 @@ static void test_keep(void **state)
     p.n_stop = 1;
     p.keep = true;
     collect(&c, &p, 0);
-    submit(e, &p);
+    engine_submit(e, &p);
     run_all(e);
     fl_seq kept = c.kept;
     int64_t n = 100 + (int64_t)c.ids.n;
@@ -443,250 +361,19 @@ static void test_keep(void **state)
     assert_int_equal(fl_state_free_tokens(e->state), 512 - 128);
     collector_free(&c);
 
-    p = params(text, 10, 1);
-    assert_int_equal(try_submit(e, &p), FL_BUSY);
-    p = params(text + n - 1, 500, 1);
+    p = engine_params(text, 10, 1);
+    assert_int_equal(engine_try_submit(e, &p), FL_BUSY);
+    p = engine_params(text + n - 1, 500, 1);
     p.keep_from = kept;
-    assert_int_equal(try_submit(e, &p), FL_ARGUMENT);
-    p = params(text + n - 1, 100, 5); /* the stop token and what the user says next */
+    assert_int_equal(engine_try_submit(e, &p), FL_ARGUMENT);
+    p = engine_params(text + n - 1, 100, 5); /* the stop token and what the user says next */
     p.keep_from = kept;
     collect(&c, &p, 0);
-    submit(e, &p);
+    engine_submit(e, &p);
     run_all(e);
-    expect_greedy(&c, text, n - 1 + 100, 5);
+    engine_expect_greedy(&c, text, n - 1 + 100, 5);
     collector_free(&c);
-    assert_idle(e, 512);
-    fl_engine_destroy(e);
-}
-
-/* ---- failure ---- */
-
-static void test_nan_in_shown_rows(void **state)
-{
-    (void)state;
-    dice = (rng){9};
-    fl_engine *e = make(1, 2, 64, 1024);
-    int32_t text[100];
-    some_ids(text, 100);
-    text[80] = FAKE_NAN;
-    collector bad, good;
-    fl_request_params p = params(text, 100, 0);
-    collect(&bad, &p, FAKE_VOCAB);
-    submit(e, &p);
-    p = params(text, 80, 3);
-    collect(&good, &p, FAKE_VOCAB);
-    submit(e, &p);
-    run_all(e);
-    assert_int_equal(bad.finish, FL_FINISH_ERROR);
-    assert_int_equal(bad.error.status, FL_NUMERIC);
-    assert_int_equal(bad.n_rows, 64);
-    assert_int_equal(good.finish, FL_FINISH_LENGTH);
-    expect_greedy(&good, text, 80, 3);
-    collector_free(&bad);
-    collector_free(&good);
-    assert_idle(e, 1024);
-    fl_engine_destroy(e);
-}
-
-/* ---- callbacks that call back ---- */
-
-typedef struct meddler {
-    fl_engine *e;
-    fl_request *victim;
-    const fl_request_params *again;
-    int events, depth_refused;
-    fl_finish finish;
-    char message[sizeof(((fl_error *)0)->message)];
-} meddler;
-
-static void meddle(void *ctx, const fl_token_event *event)
-{
-    meddler *m = ctx;
-    bool busy;
-    m->events++;
-    m->finish = event->finish;
-    memcpy(m->message, event->error.message, sizeof m->message);
-    m->depth_refused += fl_engine_step(m->e, &busy, NULL) == FL_ARGUMENT;
-    fl_request *victim = m->victim;
-    m->victim = NULL;
-    if (victim)
-        fl_engine_cancel(m->e, victim);
-    if (m->again) {
-        submit(m->e, m->again);
-        m->again = NULL;
-    }
-    fl_engine_cancel(m->e, event->request); /* itself, ended or not */
-}
-
-static void test_failed_step(void **state)
-{
-    (void)state;
-    dice = (rng){8};
-    fl_engine *e = make(1, 3, 64, 2048);
-    int32_t text[200];
-    some_ids(text, 150);
-    meddler m = {.e = e};
-    collector b, later;
-    fl_request_params p = params(text, 10, 50);
-    p.on_token = meddle;
-    p.ctx = &m;
-    p.keep = true;
-    submit(e, &p);
-    p = params(text, 50, 5);
-    p.keep = true;
-    collect(&b, &p, 0);
-    m.victim = submit(e, &p); /* cancelled from the event of the first */
-    bool busy;
-    fl_error err = {0};
-    const fl_state_pool *pools = e->step.states;
-    e->step.states = NULL; /* the plan refuses such a step */
-    assert_int_equal(fl_engine_step(e, &busy, &err), FL_ARGUMENT);
-    e->step.states = pools;
-    assert_false(busy);
-    assert_int_equal(m.events, 1);
-    assert_int_equal(m.finish, FL_FINISH_ERROR);
-    assert_string_equal(m.message, err.message);
-    assert_int_equal(b.finish, FL_FINISH_CANCEL);
-    assert_int_equal(b.kept, FL_NONE); /* its record may be torn */
-    assert_idle(e, 2048);
-    p = params(text, 150, 5);
-    collect(&later, &p, 0);
-    submit(e, &p);
-    run_all(e);
-    expect_greedy(&later, text, 150, 5);
-    collector_free(&b);
-    collector_free(&later);
-    fl_engine_destroy(e);
-}
-
-static void test_callbacks(void **state)
-{
-    (void)state;
-    dice = (rng){10};
-    fl_engine *e = make(1, 3, 64, 4096);
-    int32_t text[100];
-    some_ids(text, 60);
-    collector victim, again;
-    fl_request_params p_again = params(text, 60, 4);
-    collect(&again, &p_again, 0);
-    meddler m = {.e = e, .again = &p_again};
-    fl_request_params p = params(text, 20, 10);
-    p.on_token = meddle;
-    p.ctx = &m;
-    submit(e, &p);
-    fl_request_params p_victim = params(text, 40, 10);
-    p_victim.keep = true;
-    collect(&victim, &p_victim, 0);
-    m.victim = submit(e, &p_victim);
-    run_all(e);
-    /* One token, then its own cancellation, whose event tried to meddle again. */
-    assert_int_equal(m.events, 2);
-    assert_int_equal(m.finish, FL_FINISH_CANCEL);
-    assert_int_equal(m.depth_refused, 2);
-    assert_int_equal(victim.finish, FL_FINISH_CANCEL);
-    assert_int_equal(victim.ids.n, 0);
-    assert_int_equal(fl_state_pos(e->state, victim.kept), 40); /* it was in the step */
-    expect_greedy(&again, text, 60, 4);
-    fl_state_release(e->state, victim.kept);
-    collector_free(&victim);
-    collector_free(&again);
-    assert_idle(e, 4096);
-    fl_engine_destroy(e);
-}
-
-static void test_cancel_in_every_phase(void **state)
-{
-    (void)state;
-    dice = (rng){11};
-    fl_engine *e = make(1, 2, 64, 2048);
-    int32_t text[200];
-    some_ids(text, 150);
-    for (int steps = 0; steps < 8; steps++) { /* queued, prompt, prompt, first token, ... */
-        collector c;
-        bool busy = true;
-        fl_request_params p = params(text, 150, 5);
-        p.keep = steps % 2;
-        collect(&c, &p, 0);
-        fl_request *r = submit(e, &p);
-        for (int i = 0; i < steps; i++)
-            assert_int_equal(fl_engine_step(e, &busy, NULL), FL_OK);
-        if (busy)
-            fl_engine_cancel(e, r);
-        assert_int_equal(c.finish, busy ? FL_FINISH_CANCEL : FL_FINISH_LENGTH);
-        assert_int_equal(c.ids.n, steps > 2 ? (steps < 7 ? steps - 2 : 5) : 0);
-        const int64_t pos[] = {0, 64, 128, 150, 151, 152, 153, 154};
-        assert_int_equal(fl_state_pos(e->state, c.kept), p.keep ? pos[steps] : -1);
-        fl_state_release(e->state, c.kept);
-        collector_free(&c);
-        assert_idle(e, 2048);
-    }
-    fl_engine_destroy(e);
-}
-
-/* Destroying ends everything without a word. */
-static void test_destroy_while_busy(void **state)
-{
-    (void)state;
-    dice = (rng){12};
-    fl_engine *e = make(2, 2, 64, 1024);
-    int32_t text[100];
-    some_ids(text, 100);
-    collector c;
-    fl_request_params p = params(text, 100, 5);
-    collect(&c, &p, 0);
-    submit(e, &p);
-    bool busy;
-    assert_int_equal(fl_engine_step(e, &busy, NULL), FL_OK);
-    fl_engine_destroy(e);
-    assert_false(c.ended);
-    fl_engine_destroy(NULL);
-}
-
-/* ---- taps ---- */
-
-typedef struct tapped {
-    FL_VEC(float) rows;
-    int calls;
-} tapped;
-
-static void on_tap(void *ctx, const char *kind, int index, const fl_arg *value, int32_t rows)
-{
-    tapped *t = ctx;
-    assert_string_equal(kind, "sum");
-    assert_int_equal(index, 0);
-    t->calls++;
-    for (int32_t r = 0; r < rows; r++)
-        assert_true(fl_vec_append(&t->rows, fl_row_f32(value, r), FAKE_WIDTH));
-}
-
-static void test_taps(void **state)
-{
-    (void)state;
-    dice = (rng){13};
-    fl_engine *e = make(2, 3, 64, 2048);
-    int32_t text[3][100];
-    tapped taps[3] = {{{0}, 0}};
-    for (int i = 0; i < 3; i++) {
-        some_ids(text[i], 100);
-        fl_request_params p = params(text[i], 90 - 30 * i, 3);
-        p.tap = i == 1 ? NULL : on_tap;
-        p.tap_ctx = &taps[i];
-        submit(e, &p);
-    }
-    run_all(e);
-    assert_int_equal(taps[1].calls, 0);
-    for (int i = 0; i < 3; i += 2) {
-        int64_t n = 90 - 30 * i;
-        assert_int_equal(taps[i].rows.n, (n + 2) * FAKE_WIDTH); /* its own rows only */
-        text[i][n] = fake_next(text[i], n);
-        text[i][n + 1] = fake_next(text[i], n + 1);
-        for (int64_t r = 0; r < n + 2; r++) {
-            float logits[FAKE_VOCAB], h[FAKE_WIDTH];
-            fake_logits(text[i], r + 1, logits, h);
-            assert_memory_equal(&taps[i].rows.data[r * FAKE_WIDTH], h, sizeof h);
-        }
-        fl_vec_free(&taps[i].rows);
-    }
+    engine_assert_idle(e, 512);
     fl_engine_destroy(e);
 }
 
@@ -695,14 +382,14 @@ static void test_taps(void **state)
 static void test_sampled_answers_do_not_depend_on_company(void **state)
 {
     (void)state;
-    dice = (rng){14};
+    engine_dice = (rng){14};
     int32_t text[4][80];
     collector alone[4], together[4];
     fl_request_params p[4];
-    fl_engine *e = make(1, 4, 64, 4096);
+    fl_engine *e = engine_make(1, 4, 64, 4096);
     for (int i = 0; i < 4; i++) {
-        some_ids(text[i], 80);
-        p[i] = params(text[i], 20 * (i + 1), 25);
+        engine_some_ids(text[i], 80);
+        p[i] = engine_params(text[i], 20 * (i + 1), 25);
         p[i].sampling.temperature = 0.7f + (float)i;
         p[i].sampling.seed = (uint64_t)i;
         p[i].sampling.top_p = 0.9f;
@@ -710,12 +397,12 @@ static void test_sampled_answers_do_not_depend_on_company(void **state)
         p[i].sampling.repetition = 1.1f;
         p[i].sampling.n_top = 2;
         collect(&alone[i], &p[i], 0);
-        submit(e, &p[i]);
+        engine_submit(e, &p[i]);
         run_all(e);
     }
     for (int i = 0; i < 4; i++) {
         collect(&together[i], &p[i], 0);
-        submit(e, &p[i]);
+        engine_submit(e, &p[i]);
     }
     run_all(e);
     for (int i = 0; i < 4; i++) {
@@ -750,87 +437,34 @@ static void test_options(void **state)
     fl_engine_memory m;
     for (int i = 0; i < 10; i++) {
         fl_error err = {0};
-        assert_int_equal(fl_engine_create_graph(graph, FAKE_CONTEXT, &bad[i], &e, &err),
+        assert_int_equal(fl_engine_create_graph(engine_graph, FAKE_CONTEXT, &bad[i], &e, &err),
                          FL_ARGUMENT);
         assert_null(e);
         assert_int_equal(err.status, FL_ARGUMENT);
-        assert_int_equal(fl_engine_predict_graph(graph, FAKE_CONTEXT, &bad[i], &m, &err),
+        assert_int_equal(fl_engine_predict_graph(engine_graph, FAKE_CONTEXT, &bad[i], &m, &err),
                          FL_ARGUMENT);
     }
 
     /* A small model: its whole context for each of 8.  A model of a million tokens: one context of
      * 65536 shared by all. */
     fl_engine_sizes z;
-    assert_int_equal(fl_engine_resolve(graph, 1000, &ok, &z, NULL), FL_OK);
+    assert_int_equal(fl_engine_resolve(engine_graph, 1000, &ok, &z, NULL), FL_OK);
     assert_int_equal(z.state.max_context, 1000);
     assert_int_equal(z.state.n_tokens, 8 * 1024);
-    assert_int_equal(fl_engine_resolve(graph, 1 << 20, &ok, &z, NULL), FL_OK);
+    assert_int_equal(fl_engine_resolve(engine_graph, 1 << 20, &ok, &z, NULL), FL_OK);
     assert_int_equal(z.state.max_context, 65536);
     assert_int_equal(z.state.n_tokens, 65536);
     assert_int_equal(z.shown_logits, 256);
     assert_int_equal(z.plan.limits.max_rows, 256 + 8);
 
     /* The prediction grows with what is asked for and is what the parts say. */
-    assert_int_equal(fl_engine_predict_graph(graph, FAKE_CONTEXT, &ok, &m, NULL), FL_OK);
+    assert_int_equal(fl_engine_predict_graph(engine_graph, FAKE_CONTEXT, &ok, &m, NULL), FL_OK);
     assert_int_equal(m.total, m.workspace + m.state);
     ok.cache_tokens = 100000;
     fl_engine_memory more;
-    assert_int_equal(fl_engine_predict_graph(graph, FAKE_CONTEXT, &ok, &more, NULL), FL_OK);
+    assert_int_equal(fl_engine_predict_graph(engine_graph, FAKE_CONTEXT, &ok, &more, NULL), FL_OK);
     assert_true(more.state - m.state >= (100000 - 8 * 1024) * FAKE_WIDTH * 4);
     assert_int_equal(more.workspace, m.workspace);
-}
-
-static void test_allocation_failures(void **state)
-{
-    (void)state;
-    dice = (rng){15};
-    int32_t text[100];
-    some_ids(text, 100);
-    fl_logit_bias bias = {3, 0.5f};
-    fl_request_params p = params(text, 100, 3);
-    p.sampling.bias = &bias;
-    p.sampling.n_bias = 1;
-    p.sampling.presence = 0.5f;
-    p.stop_ids = text;
-    p.n_stop = 1;
-    fl_engine_options o = fl_engine_options_default();
-    o.threads = 2;
-    long n = 0;
-    for (long i = 0; i <= n; i++) { /* 0: nothing fails, counts */
-        fl_engine *e = NULL;
-        fl_request *r;
-        long before = fl_mem_count();
-        fl_mem_fail_at(i);
-        fl_status s = fl_engine_create_graph(graph, FAKE_CONTEXT, &o, &e, NULL);
-        if (s == FL_OK)
-            s = fl_engine_submit(e, &p, &r, NULL);
-        bool busy = s == FL_OK;
-        long submitted = fl_mem_count();
-        while (busy)
-            assert_int_equal(fl_engine_step(e, &busy, NULL), FL_OK);
-        assert_int_equal(fl_mem_count(), submitted); /* steps allocate nothing */
-        fl_mem_fail_at(0);
-        fl_engine_destroy(e);
-        if (i == 0)
-            n = submitted - before;
-        assert_int_equal(s, i ? FL_NOMEM : FL_OK);
-    }
-    assert_true(n > 20);
-}
-
-static int setup(void **state)
-{
-    (void)state;
-    fl_error err;
-    graph = fake_model_graph(&err);
-    return graph ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fl_graph_destroy(graph);
-    return 0;
 }
 
 int main(void)
@@ -843,15 +477,8 @@ int main(void)
         cmocka_unit_test(test_fairness),
         cmocka_unit_test(test_room),
         cmocka_unit_test(test_keep),
-        cmocka_unit_test(test_failed_step),
-        cmocka_unit_test(test_nan_in_shown_rows),
-        cmocka_unit_test(test_callbacks),
-        cmocka_unit_test(test_cancel_in_every_phase),
-        cmocka_unit_test(test_destroy_while_busy),
-        cmocka_unit_test(test_taps),
         cmocka_unit_test(test_sampled_answers_do_not_depend_on_company),
         cmocka_unit_test(test_options),
-        cmocka_unit_test(test_allocation_failures),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, engine_setup, engine_teardown);
 }
