@@ -360,7 +360,7 @@ def select(scores, topk):
 
 
 class Linear(Checked):
-    """Kimi-Linear: kimi-k3.md 2.2 and 3.9."""
+    """Kimi-Linear: no attention residuals, no latent space, low-rank gates."""
 
     def lin(s, x, n):
         if n.endswith("g_proj.weight") and "self_attn" in n:  # the delta rule's gate, of low rank

@@ -110,7 +110,7 @@ def broken(r):
 
 
 def cut(s):
-    """The release's cutting of long texts (kimi-k3 6.1)."""
+    """The release's cutting of long texts."""
     for start in range(0, len(s), MAX_CHARS):
         chunk = s[start:start + MAX_CHARS]
         begin, run = 0, 0

@@ -1,5 +1,5 @@
 /* Exact selection of the k best of a stream of scores, in memory of about 2k entries whatever the
- * length of the stream (dsa.md 3.5, 10.3).
+ * length of the stream.
  *
  * A candidate is one 64-bit number: the score as an order-preserving integer above, the complement
  * of the position below.  Comparing two numbers compares (score descending, position ascending), so

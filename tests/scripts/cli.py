@@ -159,7 +159,7 @@ def test_real_k3_from_its_index():
     folder = pathlib.Path("tests/data/kimi-k3")
     plan = run_json("plan", str(folder / "config.json"), "--context", "1048576", "--ram", "2000")
     assert plan["fits"] is True
-    # MLA latent cache of 24 layers x 576 float32 at 1,048,576 tokens (kimi-k3.md 8.2), plus slots.
+    # MLA latent cache of 24 layers x 576 float32 at 1,048,576 tokens, plus slots.
     assert plan["memory"]["state"] > 24 * 576 * 4 * 1048576
     assert abs(plan["memory"]["weights"] - (1_560_860_324_864 - 894_717_952)) < 1e9
     assert abs(plan["bytes_per_token"]["weights"] - (111.2e9 + 25.8e9)) < 2e9

@@ -1,4 +1,4 @@
-/* delta_rule: the hand-checkable steps of kimi-k3.md, section 11, through every kernel; the forms
+/* delta_rule: two steps worked out by hand, through every kernel; the forms
  * and levels against the reference and against each other; cuttings, threads, extreme gates. */
 #include "support/cmocka_all.h"
 #include "support/kernels.h"

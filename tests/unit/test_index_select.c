@@ -89,7 +89,7 @@ static void test_sizes(void **state)
     check(6, 2, 20, 1000, 1, (int[]){100}, DIM(1));
 }
 
-/* dsa.md 3.11 T8: one less than topk, topk, one more; as a prompt and as single rows. */
+/* One less than topk, topk, one more; as a prompt and as single rows. */
 static void test_boundary(void **state)
 {
     (void)state;

@@ -141,7 +141,7 @@ static void test_spans(void **state)
     tc_end(&c);
 }
 
-/* dsa.md 3.11 T1: a selection of everything gives the bits of no selection; T8: so do all rows up
+/* A selection of everything gives the bits of no selection; so do all rows up
  * to topk positions next to rows beyond. */
 static void test_select_all(void **state)
 {

@@ -1,4 +1,4 @@
-/* The hand-checkable vectors of kimi-k3.md, section 11, through the reference kernels. */
+/* Vectors worked out by hand in double precision, through the reference kernels. */
 #include "support/call.h"
 #include "support/cmocka_all.h"
 

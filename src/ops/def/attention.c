@@ -160,7 +160,7 @@ static const fl_attr_spec index_select_attrs[] = {
 
 const fl_op fl_op_index_select = {
     .name = "index_select",
-    .doc = "the topk positions of largest sum_h scale w_h relu(q_h . k), ascending; dsa 3.2, 3.5",
+    .doc = "the topk positions of largest sum_h scale w_h relu(q_h . k), ascending",
     .min_in = 3,
     .max_in = 3,
     .attrs = index_select_attrs,

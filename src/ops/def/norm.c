@@ -90,7 +90,7 @@ const fl_op fl_op_l2norm = {
 
 const fl_op fl_op_layernorm = {
     .name = "layernorm",
-    .doc = "w * (x - mean(x)) * rsqrt(variance(x) + eps) + b over the last dim; dsa 3.2 step 2",
+    .doc = "w * (x - mean(x)) * rsqrt(variance(x) + eps) + b over the last dim",
     .min_in = 2,
     .max_in = 3,
     .attrs = eps,

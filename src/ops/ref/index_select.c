@@ -1,5 +1,6 @@
 /* index_select: every visible position is scored, all scores are sorted, the first topk are taken
- * (dsa.md 3.2 steps 7 and 8, 3.5). */
+ * (docs/internals/operators.md).
+ */
 #include "ops/ref/ref_internal.h"
 
 #include "base/pool.h"
