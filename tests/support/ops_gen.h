@@ -9,6 +9,7 @@
     X(rmsnorm)                                                                                     \
     X(l2norm)                                                                                      \
     X(layernorm)                                                                                   \
+    X(rope)                                                                                        \
     X(linear)                                                                                      \
     X(conv1d)                                                                                      \
     X(delta_rule)                                                                                  \

@@ -176,12 +176,58 @@ static void test_route_groups(void **state)
     tc_end(&c);
 }
 
+/* Position 3, pairs (1, 0) at width 4: by 3 and by 0.03 radians.  YaRN with width 8: the ramp is
+ * from dim 0 to dim 2 of [10000^(-j/4)], so the frequencies are 1, 0.0625, 0.0025 and 0.00025. */
+static void test_rope(void **state)
+{
+    (void)state;
+    for (int half = 0; half < 2; half++) {
+        tc c;
+        tc_begin(&c, "rope", &random_numbers);
+        tc_step(&c, 1, (const int[]){1}, (const int64_t[]){3});
+        int x = tc_rows(&c, FL_ROWS_TOKENS, FL_F32, 1, DIM(6));
+        const float in[2][6] = {{7, 1, 0, 1, 0, 9}, {7, 1, 1, 0, 0, 9}};
+        memcpy(tc_f32(&c, x, 0), in[half], sizeof in[half]);
+        tc_number(&c, "offset", 1);
+        tc_number(&c, "width", 4);
+        tc_number(&c, "theta", 10000);
+        tc_text(&c, "pairing", half ? "half" : "interleaved");
+        finish_and_run(&c);
+        const float *y = fl_row_f32(&c.out[0], 0);
+        near(y[0], 7, 0);
+        near(y[1], -0.9899924966, 1e-7);
+        near(y[half ? 3 : 2], 0.1411200081, 1e-7);
+        near(y[half ? 2 : 3], 0.9995500337, 1e-7);
+        near(y[4], 0.0299955002, 1e-7);
+        near(y[5], 9, 0);
+        tc_end(&c);
+    }
+    static const double freq[4] = {1, 0.0625, 0.0025, 0.00025};
+    tc c;
+    tc_begin(&c, "rope", &random_numbers);
+    tc_step(&c, 1, (const int[]){1}, (const int64_t[]){5});
+    int x = tc_rows(&c, FL_ROWS_TOKENS, FL_F32, 1, DIM(8));
+    for (int i = 0; i < 8; i++)
+        tc_f32(&c, x, 0)[i] = i % 2 == 0;
+    tc_number(&c, "width", 8);
+    tc_number(&c, "theta", 10000);
+    tc_number(&c, "factor", 4);
+    tc_number(&c, "context", 64);
+    finish_and_run(&c);
+    for (int j = 0; j < 4; j++) {
+        near(fl_row_f32(&c.out[0], 0)[2 * j], cos(5 * freq[j]), 1e-6);
+        near(fl_row_f32(&c.out[0], 0)[2 * j + 1], sin(5 * freq[j]), 1e-6);
+    }
+    tc_end(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_situ),  cmocka_unit_test(test_gate),
         cmocka_unit_test(test_mxfp4), cmocka_unit_test(test_residual_mix),
         cmocka_unit_test(test_route), cmocka_unit_test(test_route_groups),
+        cmocka_unit_test(test_rope),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,7 @@
     X(rmsnorm)                                                                                     \
     X(l2norm)                                                                                      \
     X(layernorm)                                                                                   \
+    X(rope)                                                                                        \
     X(linear)                                                                                      \
     X(conv1d)                                                                                      \
     X(delta_rule)                                                                                  \
@@ -34,6 +35,16 @@ FL_OP_MAP(FL_OP_DECLARE)
 enum { FL_RMSNORM_EPS };
 enum { FL_L2NORM_EPS, FL_L2NORM_SCALE };
 enum { FL_LAYERNORM_EPS };
+enum {
+    FL_ROPE_OFFSET,
+    FL_ROPE_WIDTH,
+    FL_ROPE_PAIRING,
+    FL_ROPE_THETA,
+    FL_ROPE_FACTOR,
+    FL_ROPE_CONTEXT,
+    FL_ROPE_BETA_FAST,
+    FL_ROPE_BETA_SLOW
+};
 enum { FL_MLA_V_DIM, FL_MLA_SCALE };
 enum { FL_INDEX_SELECT_TOPK, FL_INDEX_SELECT_SCALE };
 enum {
@@ -55,6 +66,13 @@ enum { FL_MLA_Q, FL_MLA_KV_B, FL_MLA_CACHE, FL_MLA_SELECT };
 enum { FL_INDEX_Q, FL_INDEX_W, FL_INDEX_KEYS };
 
 enum { FL_MIX_SOURCES = 32 }; /* most sources of one residual_mix */
+
+/* What rope prepares: pair j is the elements first + j * step and that + gap of the last dim, and
+ * turns by position * freq[j]. */
+typedef struct fl_rope {
+    int64_t first, step, gap, pairs;
+    const double *freq; /* [pairs], radians per position */
+} fl_rope;
 
 /* ---- what an input has to be ---- */
 

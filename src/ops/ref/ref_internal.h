@@ -11,6 +11,7 @@
  * fl_ref_kernels_FILE`. */
 #define FL_REF_FILES(X)                                                                            \
     X(norm)                                                                                        \
+    X(rope)                                                                                        \
     X(linear)                                                                                      \
     X(rows)                                                                                        \
     X(conv)                                                                                        \
