@@ -108,21 +108,21 @@ static fl_status check_limits(const char *text, size_t len, const char *what, fl
     return FL_OK;
 }
 
-/* False when memory ran out. */
-static bool parse_guarded(const char *text, size_t len, fl_json **root, json_error_t *e)
+/* False when memory ran out.  g is the caller's, because a jump leaves this function's own
+ * variables uncertain. */
+static bool parse_guarded(guard *g, const char *text, size_t len, fl_json **root, json_error_t *e)
 {
-    guard g;
-    g.list = (block){&g.list, &g.list};
-    if (setjmp(g.leave) != 0) {
+    g->list = (block){&g->list, &g->list};
+    if (setjmp(g->leave) != 0) {
         parsing = NULL;
-        for (block *b = g.list.after; b != &g.list;) {
+        for (block *b = g->list.after; b != &g->list;) {
             block *after = b->after;
             fl_free(b);
             b = after;
         }
         return false;
     }
-    parsing = &g;
+    parsing = g;
     *root = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, e);
     parsing = NULL;
     return true;
@@ -139,8 +139,9 @@ fl_status fl_json_parse(const char *text, size_t len, const char *what, fl_json 
                        MAX_BYTES);
     FL_TRY(check_limits(text, len, what, err));
     json_error_t e;
+    guard g;
     fl_json *root = NULL;
-    if (!parse_guarded(text, len, &root, &e))
+    if (!parse_guarded(&g, text, len, &root, &e))
         return fl_fail(err, FL_NOMEM, "%s: no memory for %zu bytes of JSON", what, len);
     if (!root)
         return fl_fail(err, FL_FORMAT, "%s: line %d column %d: %s%s", what, e.line, e.column,

@@ -1,6 +1,7 @@
 /* What a result must not depend on, bit for bit, with a real model: company, threads, the cutting
  * of the prompt, forks, snapshots, files.  And what must not spread: NaN, failed allocations.
- * `test_invariance --full` fails every single allocation of a run instead of a sample. */
+ * `test_invariance --full` fails every single allocation of a run instead of a sample, and runs the
+ * long text at every processor level. */
 #define _GNU_SOURCE
 #include "base/mem.h"
 #include "support/cmocka_all.h"
@@ -72,16 +73,17 @@ static void assert_same(const collector *a, const collector *b)
         assert_memory_equal(a->rows.data, b->rows.data, a->rows.n * sizeof(float));
 }
 
-/* The first text among `others` more of different lengths, some before it and some after. */
-static void run_among(fl_engine *e, int others, bool rows, collector *c)
+/* The first n tokens of the first text among `others` more texts of different lengths, some that
+ * came before it and some after. */
+static void run_among(fl_engine *e, int64_t n, int others, bool rows, collector *c)
 {
     collector rest[7];
     for (int i = 0; i <= others; i++) {
-        fl_request_params p = params(text[0], PROMPT, ANSWER);
+        fl_request_params p = params(text[0], n, ANSWER);
         bool busy, first = i == others / 2;
         int k = i < others / 2 ? i : i - 1;
         if (!first) {
-            p = params(text[k + 1], 1 + 47 * k, 30);
+            p = params(text[k + 1], 1 + n / 20 * k, 6);
             p.sampling.temperature = k % 2 ? 1.0f : 0;
         }
         collect(first ? c : &rest[k], &p, first && rows ? VOCAB : 0);
@@ -96,40 +98,58 @@ static void run_among(fl_engine *e, int others, bool rows, collector *c)
     }
 }
 
+typedef struct way {
+    int threads, chunk;
+} way;
+static const way WAYS[] = {{1, 64},  {2, 256}, {1, 128}, {2, 64},
+                           {1, 512}, {2, 128}, {1, 256}, {2, 512}};
+
+/* Alone and among seven in each of the first n_ways; all give the same as the first, *base. */
+static void compare_ways(fl_isa isa, int64_t n, int n_ways, collector *base)
+{
+    for (int i = 0; i < n_ways; i++) {
+        opened m;
+        collector c;
+        fl_engine_options o = options(WAYS[i].threads, WAYS[i].chunk);
+        o.isa = isa;
+        open_model(&m, FL_TINY_MODEL, &o);
+        run_among(m.engine, n, 0, true, i ? &c : base);
+        if (i) {
+            assert_same(&c, base);
+            collector_free(&c);
+        }
+        run_among(m.engine, n, 7, true, &c);
+        assert_same(&c, base);
+        collector_free(&c);
+        close_model(&m);
+    }
+    assert_int_equal(base->n_rows, n);
+}
+
 static void test_company_threads_and_cutting(void **state)
 {
     (void)state;
-    const int chunks[] = {64, 128, 256, 512};
-    collector first_level = {0};
-    for (fl_isa isa = FL_ISA_BASE; isa <= fl_cpu_isa(); isa++) {
-        collector base;
-        bool plain = isa == FL_ISA_BASE; /* slow without vectors: the two extremes only */
-        for (int i = 0; i < 8; i += plain ? 7 : 1) {
-            opened m;
-            collector c;
-            fl_engine_options o = options(1 + i % 2, chunks[i / 2]);
-            o.isa = isa;
-            open_model(&m, FL_TINY_MODEL, &o);
-            run_among(m.engine, 0, true, i ? &c : &base);
-            if (i) {
-                assert_same(&c, &base);
-                collector_free(&c);
-            }
-            run_among(m.engine, plain ? 1 : 7, true, &c);
-            assert_same(&c, &base);
-            collector_free(&c);
-            close_model(&m);
-        }
-        assert_int_equal(base.n_rows, PROMPT);
-        /* Levels differ from each other in rounding only. */
-        for (size_t i = 0; isa > FL_ISA_BASE && i < base.rows.n; i++)
-            assert_true(fabsf(base.rows.data[i] - first_level.rows.data[i]) < 2e-3f);
-        if (isa == FL_ISA_BASE)
-            first_level = base;
-        else
-            collector_free(&base);
+    collector c;
+    compare_ways(fl_cpu_isa(), PROMPT, 8, &c);
+    collector_free(&c);
+}
+
+/* The lower processor levels keep the same promise, each for itself, and agree with each other but
+ * for rounding.  A shorter text: the lowest level is slow. */
+static void test_processor_levels(void **state)
+{
+    (void)state;
+    collector highest, c;
+    int64_t n = full_run ? PROMPT : 100;
+    compare_ways(fl_cpu_isa(), n, 2, &highest);
+    for (fl_isa isa = FL_ISA_BASE; isa < fl_cpu_isa(); isa++) {
+        compare_ways(isa, n, 2, &c);
+        assert_int_equal(c.rows.n, highest.rows.n);
+        for (size_t i = 0; i < c.rows.n; i++)
+            assert_true(fabsf(c.rows.data[i] - highest.rows.data[i]) < 2e-3f);
+        collector_free(&c);
     }
-    collector_free(&first_level);
+    collector_free(&highest);
 }
 
 /* ---- sequences that are kept ---- */
@@ -165,7 +185,7 @@ static void test_kept_sequences_continue_identically(void **state)
     fl_engine *e = m.engine;
     fl_state *st = fl_engine_state(e);
     collector whole, c[4];
-    run_among(e, 0, false, &whole);
+    run_among(e, PROMPT, 0, false, &whole);
 
     /* A kept head, two forks of it, all at once: the same as in one piece, for GRID is on the
      * grid. */
@@ -257,7 +277,7 @@ static void test_saved_sequence_continues_in_another_engine(void **state)
     collector whole, c;
     fl_engine_options o = options(1, 256);
     open_model(&m, FL_TINY_MODEL, &o);
-    run_among(m.engine, 0, false, &whole);
+    run_among(m.engine, PROMPT, 0, false, &whole);
     uint64_t print = fl_model_fingerprint(m.model);
     fl_error err;
     if (fl_state_save(fl_engine_state(m.engine), run_head(m.engine), print, text[0], path, &err) !=
@@ -310,7 +330,7 @@ static void test_nan_ends_one_request(void **state)
     open_model(&m, FL_TINY_MODEL, &o);
     fl_engine *e = m.engine;
     collector whole, sick, well[2];
-    run_among(e, 0, false, &whole);
+    run_among(e, PROMPT, 0, false, &whole);
     fl_seq healthy = run_head(e), poisoned = run_head(e);
     poison(&m, poisoned);
     fl_request_params p = params(text[0], PROMPT, ANSWER);
@@ -401,6 +421,7 @@ int main(int argc, char **argv)
     full_run = argc > 1 && strcmp(argv[1], "--full") == 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_company_threads_and_cutting),
+        cmocka_unit_test(test_processor_levels),
         cmocka_unit_test(test_kept_sequences_continue_identically),
         cmocka_unit_test(test_forks_do_not_touch_each_other),
         cmocka_unit_test(test_saved_sequence_continues_in_another_engine),

@@ -201,7 +201,8 @@ static void test_allocation_failures(void **state)
 {
     (void)state;
     static const char text[] = "{\"k\": [1, 2.5, \"three\", {\"x\": null, \"w\": [[]]}], \"j\": 0, "
-                               "\"l\": 1, \"m\": 2, \"n\": 3, \"o\": 4, \"p\": 5, \"q\": 6}";
+                               "\"l\": 1, \"m\": 2, \"n\": 3, \"o\": 4, \"p\": 5, \"q\": 6, "
+                               "\"r\": \"a string that outgrows the parser's first buffers\"}";
     for (long n = 0, made = 0; n <= made; n++) {
         fl_json *v = NULL;
         fl_error e;
