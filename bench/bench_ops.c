@@ -173,7 +173,7 @@ static void task(void *ctx, int thread, int n_threads)
     fl_worker w = {thread, n_threads, b->scratch + (size_t)thread * b->per_worker, b->shared};
     for (int p = 0; p < b->call.kernel->n_phases; p++) {
         if (p)
-            fl_pool_barrier(pool, thread);
+            fl_pool_barrier(pool);
         b->call.kernel->run(&b->call, &b->step, p, &w);
     }
 }

@@ -139,12 +139,8 @@ static void on_token(void *ctx, const fl_token_event *e)
 
 static fl_status user_messages(const fl_prompt *p, fl_buf *out, fl_error *err)
 {
-    bool ok = put(out, "[");
-    if (ok && p->system)
-        ok = put(out, "{\"role\": \"system\", \"content\": ") &&
-             fl_json_quote(p->system, strlen(p->system), out) && put(out, "}, ");
-    ok = ok && put(out, "{\"role\": \"user\", \"content\": ") &&
-         fl_json_quote(p->user, strlen(p->user), out) && put(out, "}]");
+    bool ok = !p->system || fl_chat_add_message(out, "system", p->system, strlen(p->system));
+    ok = ok && fl_chat_add_message(out, "user", p->user, strlen(p->user)) && put(out, "]");
     return ok ? FL_OK : fl_fail(err, FL_NOMEM, "no memory for the prompt");
 }
 

@@ -60,9 +60,8 @@ static void change(fl_pool *p, atomic_uint *word)
         syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-void fl_pool_barrier(fl_pool *p, int thread)
+void fl_pool_barrier(fl_pool *p)
 {
-    (void)thread;
     if (p->n == 1)
         return;
     unsigned phase = atomic_load_explicit(&p->phase, memory_order_relaxed);
@@ -85,7 +84,7 @@ static void *work(void *arg)
         if (p->stop)
             return NULL;
         p->task(p->ctx, w->thread, p->n);
-        fl_pool_barrier(p, w->thread);
+        fl_pool_barrier(p);
     }
 }
 
@@ -99,7 +98,7 @@ void fl_pool_run(fl_pool *p, fl_task task, void *ctx)
     p->ctx = ctx;
     change(p, &p->epoch);
     task(ctx, 0, p->n);
-    fl_pool_barrier(p, 0);
+    fl_pool_barrier(p);
 }
 
 fl_status fl_pool_create(int n_threads, fl_pool **out, fl_error *err)

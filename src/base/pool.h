@@ -15,7 +15,7 @@ FL_MUST_CHECK fl_status fl_pool_create(int n_threads, fl_pool **out, fl_error *e
 void fl_pool_destroy(fl_pool *pool); /* NULL is allowed */
 int fl_pool_threads(const fl_pool *pool);
 void fl_pool_run(fl_pool *pool, fl_task task, void *ctx);
-void fl_pool_barrier(fl_pool *pool, int thread);
+void fl_pool_barrier(fl_pool *pool);
 
 /* The part of [0, n) that belongs to a worker, cut at multiples of grain: a fixed function of
  * (n, grain, thread, n_threads), so the split never depends on timing. */

@@ -38,17 +38,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case 'r':
         args.repeats = (int)cli_int(state, "--repeats", arg, 1, 100);
         return 0;
-    case ARGP_KEY_ARG:
-        if (state->arg_num > 0)
-            argp_error(state, "one model only");
-        args.model = arg;
-        return 0;
-    case ARGP_KEY_END:
-        if (!args.model)
-            argp_error(state, "a model folder is needed");
-        return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return cli_model_key(key, arg, state, "a model folder", &args.model);
     }
 }
 

@@ -46,7 +46,7 @@ static fl_status reset(chat *c, fl_error *err)
 {
     forget(c);
     c->messages.n = 0;
-    if (c->system && !cli_message_add(&c->messages, "system", c->system, strlen(c->system)))
+    if (c->system && !fl_chat_add_message(&c->messages, "system", c->system, strlen(c->system)))
         return fl_fail(err, FL_NOMEM, "no memory for the system message");
     return FL_OK;
 }
@@ -142,7 +142,7 @@ static fl_status say(chat *c, const char *text, fl_error *err)
     cli_answer a = {.kept = FL_NONE};
     size_t mark = c->messages.n;
     fl_status s = FL_OK;
-    if (!cli_message_add(&c->messages, "user", text, strlen(text)))
+    if (!fl_chat_add_message(&c->messages, "user", text, strlen(text)))
         s = fl_fail(err, FL_NOMEM, "no memory for the message");
     if (s == FL_OK)
         s = cli_render(c->m->model, &c->messages, c->think, &prompt, err);

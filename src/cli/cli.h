@@ -30,6 +30,11 @@ int64_t cli_int(struct argp_state *state, const char *what, const char *arg, int
 double cli_real(struct argp_state *state, const char *what, const char *arg, double low,
                 double high);
 
+/* The positional argument of a command that takes one model and nothing else; what: "a model
+ * folder". */
+error_t cli_model_key(int key, char *arg, struct argp_state *state, const char *what,
+                      const char **model);
+
 /* A model opened for running. */
 typedef struct cli_model {
     fl_checkpoint *ck;

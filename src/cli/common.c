@@ -92,6 +92,24 @@ double cli_real(struct argp_state *state, const char *what, const char *arg, dou
     return v;
 }
 
+error_t cli_model_key(int key, char *arg, struct argp_state *state, const char *what,
+                      const char **model)
+{
+    switch (key) {
+    case ARGP_KEY_ARG:
+        if (state->arg_num > 0)
+            argp_error(state, "one model only");
+        *model = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!*model)
+            argp_error(state, "%s is needed", what);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
 fl_status cli_open(const char *path, const cli_common *o, fl_open_mode mode,
                    fl_engine_options *engine, cli_model *out, fl_error *err)
 {

@@ -23,17 +23,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case OPT_ALL:
         args.all = true;
         return 0;
-    case ARGP_KEY_ARG:
-        if (state->arg_num > 0)
-            argp_error(state, "one model only");
-        args.model = arg;
-        return 0;
-    case ARGP_KEY_END:
-        if (!args.model)
-            argp_error(state, "a model folder is needed");
-        return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return cli_model_key(key, arg, state, "a model folder", &args.model);
     }
 }
 
@@ -53,6 +44,7 @@ static const struct argp argp = {
 typedef struct used {
     const char *op, *kernel, *isa;
     int nodes;
+    bool supported;
 } used;
 typedef FL_VEC(used) used_list;
 
@@ -68,7 +60,8 @@ static fl_status list_operators(const fl_graph *g, const fl_plan *plan, used_lis
                                 strcmp(list->data[at].kernel, kernel) != 0))
             at++;
         if (at == list->n &&
-            !fl_vec_push(list, ((used){n.op->name, kernel, k ? fl_isa_name(k->isa) : "", 0})))
+            !fl_vec_push(list, ((used){n.op->name, kernel, k ? fl_isa_name(k->isa) : "", 0,
+                                       k || n.op->view})))
             return fl_fail(err, FL_NOMEM, "no memory for the report");
         list->data[at].nodes++;
     }
@@ -196,8 +189,9 @@ static void print_json(const cli_model *m, const used_list *ops)
     }
     printf("], \"operators\": [");
     for (size_t i = 0; i < ops->n; i++)
-        printf("%s{\"op\": \"%s\", \"nodes\": %d, \"supported\": true, \"kernel\": \"%s\"}",
-               i ? ", " : "", ops->data[i].op, ops->data[i].nodes, ops->data[i].kernel);
+        printf("%s{\"op\": \"%s\", \"nodes\": %d, \"supported\": %s, \"kernel\": \"%s\"}",
+               i ? ", " : "", ops->data[i].op, ops->data[i].nodes,
+               ops->data[i].supported ? "true" : "false", ops->data[i].kernel);
     printf("], \"parts\": [");
     for (size_t i = 0; i < fl_model_parts(m->model); i++) {
         fl_part p = fl_model_part(m->model, i);

@@ -29,17 +29,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case OPT_RAM:
         a->ram = cli_real(state, "--ram", arg, 0.001, 1e9);
         return 0;
-    case ARGP_KEY_ARG:
-        if (state->arg_num > 0)
-            argp_error(state, "one model only");
-        a->model = arg;
-        return 0;
-    case ARGP_KEY_END:
-        if (!a->model)
-            argp_error(state, "a model folder or a config.json is needed");
-        return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return cli_model_key(key, arg, state, "a model folder or a config.json", &a->model);
     }
 }
 

@@ -10,13 +10,6 @@ static bool put(fl_buf *b, const char *text)
     return fl_vec_append(b, text, strlen(text));
 }
 
-bool cli_message_add(fl_buf *array, const char *role, const char *text, size_t len)
-{
-    return put(array, array->n ? ", " : "[") && put(array, "{\"role\": ") &&
-           fl_json_quote(role, strlen(role), array) && put(array, ", \"content\": ") &&
-           fl_json_quote(text, len, array) && put(array, "}");
-}
-
 fl_status cli_render(fl_model *m, const fl_buf *array, cli_think think, fl_ids *ids, fl_error *err)
 {
     fl_buf text = {0};

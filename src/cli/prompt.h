@@ -11,9 +11,7 @@ typedef struct cli_think {
     const char *effort; /* NULL: say nothing about it */
 } cli_think;
 
-/* Appends one message to a JSON array under construction ("[" first, no "]"). */
-bool cli_message_add(fl_buf *array, const char *role, const char *text, size_t len);
-/* Renders messages (array text as above, still open) to ids. */
+/* Renders messages (from fl_chat_add_message, still open) to ids. */
 FL_MUST_CHECK fl_status cli_render(fl_model *m, const fl_buf *array, cli_think think, fl_ids *ids,
                                    fl_error *err);
 /* Reads whitespace-separated token ids. */

@@ -166,8 +166,8 @@ static fl_status make_prompt(fl_model *m, fl_ids *ids, fl_error *err)
             s = fl_tokenizer_encode(t, text.data, text.n, true, ids, err);
     } else if (s == FL_OK) {
         if ((args.system &&
-             !cli_message_add(&messages, "system", args.system, strlen(args.system))) ||
-            !cli_message_add(&messages, "user", text.data, text.n))
+             !fl_chat_add_message(&messages, "system", args.system, strlen(args.system))) ||
+            !fl_chat_add_message(&messages, "user", text.data, text.n))
             s = fl_fail(err, FL_NOMEM, "no memory for the prompt");
         if (s == FL_OK)
             s = cli_render(m, &messages, args.think, ids, err);

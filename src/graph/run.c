@@ -104,12 +104,12 @@ static void work(void *ctx, int thread, int n_threads)
             continue;
         for (int phase = 0; phase < item->call.kernel->n_phases; phase++) {
             item->call.kernel->run(&item->call, w->step, phase, &worker);
-            fl_pool_barrier(w->pool, thread);
+            fl_pool_barrier(w->pool);
         }
         if (w->tap && item->n_taps) {
             if (thread == 0)
                 show_taps(w, item);
-            fl_pool_barrier(w->pool, thread);
+            fl_pool_barrier(w->pool);
         }
     }
 }

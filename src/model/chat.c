@@ -4,6 +4,8 @@
 
 #include "base/mem.h"
 
+#include <string.h>
+
 enum { MAX_FEED = 4096 };
 
 /* Pushes the function `name` of the chat table. */
@@ -42,6 +44,18 @@ static int run_render(lua_State *L)
     fl_lua_push_out(L);
     lua_call(L, 2, 0);
     return 0;
+}
+
+static bool put(fl_buf *b, const char *text)
+{
+    return fl_vec_append(b, text, strlen(text));
+}
+
+bool fl_chat_add_message(fl_buf *array, const char *role, const char *text, size_t len)
+{
+    return put(array, array->n ? ", " : "[") && put(array, "{\"role\": ") &&
+           fl_json_quote(role, strlen(role), array) && put(array, ", \"content\": ") &&
+           fl_json_quote(text, len, array) && put(array, "}");
 }
 
 fl_status fl_chat_render(fl_model *m, const fl_chat_options *o, fl_buf *text, fl_ids *ids,

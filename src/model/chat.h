@@ -22,6 +22,10 @@ typedef struct fl_chat_options {
 FL_MUST_CHECK fl_status fl_chat_render(fl_model *m, const fl_chat_options *o, fl_buf *text,
                                        fl_ids *ids, fl_error *err);
 
+/* Appends {"role", "content"} to the JSON text of an array that is being written: the first call
+ * opens it, the caller closes it with "]".  False when memory ran out. */
+bool fl_chat_add_message(fl_buf *array, const char *role, const char *text, size_t len);
+
 /* What the parser of an answer reports. */
 typedef enum fl_chat_event_kind {
     FL_CHAT_REASONING,  /* text: more of the reasoning */

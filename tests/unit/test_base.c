@@ -111,12 +111,12 @@ static void region_task(void *ctx, int thread, int n_threads)
     region *r = ctx;
     for (int round = 0; round < 50; round++) {
         atomic_fetch_add(&r->seen[thread], 1);
-        fl_pool_barrier(r->pool, thread);
+        fl_pool_barrier(r->pool);
         for (int i = 0; i < n_threads; i++) {
             if (atomic_load(&r->seen[i]) < round + 1)
                 atomic_fetch_add(&r->late, 1);
         }
-        fl_pool_barrier(r->pool, thread);
+        fl_pool_barrier(r->pool);
     }
 }
 

@@ -1,26 +1,20 @@
 /* residual_mix: the scores of all sources of a row in one pass over each, then the mix in one pass
  * over all, in double as in norm.c.  Rows are dealt out; one row is worth one worker. */
 #include "ops/cpu/cpu_internal.h"
+#include "ops/cpu/parts.h"
 
 #include "base/pool.h"
 #include "ops/def/def_internal.h"
 
 #include <math.h>
 
-enum { PARTS = 8 };
-
-static double join(const double *p)
-{
-    return ((p[0] + p[4]) + (p[2] + p[6])) + ((p[1] + p[5]) + (p[3] + p[7]));
-}
-
 /* The score of one source: (w . v) * rsqrt(mean(v^2) + eps). */
 static double score(const float *v, const float *w, int64_t n, double eps)
 {
-    double square[PARTS] = {0}, dot[PARTS] = {0};
+    double square[FL_PARTS] = {0}, dot[FL_PARTS] = {0};
     int64_t i = 0;
-    for (; i + PARTS <= n; i += PARTS) {
-        for (int j = 0; j < PARTS; j++) {
+    for (; i + FL_PARTS <= n; i += FL_PARTS) {
+        for (int j = 0; j < FL_PARTS; j++) {
             square[j] += (double)v[i + j] * v[i + j];
             dot[j] += (double)v[i + j] * w[i + j];
         }
@@ -29,7 +23,7 @@ static double score(const float *v, const float *w, int64_t n, double eps)
         square[j] += (double)v[i + j] * v[i + j];
         dot[j] += (double)v[i + j] * w[i + j];
     }
-    return join(dot) / sqrt(join(square) / (double)n + eps);
+    return fl_parts_join(dot) / sqrt(fl_parts_join(square) / (double)n + eps);
 }
 
 static void one_row(const fl_call *call, int64_t r)

@@ -5,45 +5,40 @@
  * beside the products around it.  Sums run in eight parts (element i in part i mod 8), added in a
  * tree. */
 #include "ops/cpu/cpu_internal.h"
+#include "ops/cpu/parts.h"
 
 #include "base/pool.h"
 #include "ops/def/def_internal.h"
 
 #include <math.h>
 
-/* Elements that are worth a worker, parts of a sum. */
-enum { WORTH = 2048, PARTS = 8 };
-
-static double join(const double *part)
-{
-    return ((part[0] + part[4]) + (part[2] + part[6])) +
-           ((part[1] + part[5]) + (part[3] + part[7]));
-}
+/* Elements that are worth a worker. */
+enum { WORTH = 2048 };
 
 static double sum_of(const float *x, int64_t n)
 {
-    double part[PARTS] = {0};
+    double part[FL_PARTS] = {0};
     int64_t i = 0;
-    for (; i + PARTS <= n; i += PARTS) {
-        for (int j = 0; j < PARTS; j++)
+    for (; i + FL_PARTS <= n; i += FL_PARTS) {
+        for (int j = 0; j < FL_PARTS; j++)
             part[j] += x[i + j];
     }
     for (int j = 0; i + j < n; j++)
         part[j] += x[i + j];
-    return join(part);
+    return fl_parts_join(part);
 }
 
 static double sum_of_squares(const float *x, double shift, int64_t n)
 {
-    double part[PARTS] = {0};
+    double part[FL_PARTS] = {0};
     int64_t i = 0;
-    for (; i + PARTS <= n; i += PARTS) {
-        for (int j = 0; j < PARTS; j++)
+    for (; i + FL_PARTS <= n; i += FL_PARTS) {
+        for (int j = 0; j < FL_PARTS; j++)
             part[j] += (x[i + j] - shift) * (x[i + j] - shift);
     }
     for (int j = 0; i + j < n; j++)
         part[j] += (x[i + j] - shift) * (x[i + j] - shift);
-    return join(part);
+    return fl_parts_join(part);
 }
 
 static void rmsnorm(const fl_call *call, const float *x, float *y, int64_t n)
