@@ -45,8 +45,7 @@ typedef struct common {
 
 static fl_q8 take_q8(fl_room *r, int64_t rows, int64_t width)
 {
-    return (fl_q8){fl_room_take(r, rows * width, 1), fl_room_floats(r, rows * width / FL_MX_GROUP),
-                   width};
+    return (fl_q8){fl_room_take(r, rows * fl_q8_chunks(width), sizeof(fl_q8_chunk)), width};
 }
 
 static common common_at(void *memory, const fl_exp_sizes *s, bool fast, size_t *bytes)

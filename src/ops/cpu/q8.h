@@ -1,24 +1,36 @@
 /* Products of 8-bit rows with MXFP4 rows: precision "fast".
  *
  * A float32 row is quantised in groups of 32, the groups of MXFP4: d = max|x| / 127, q = x / d
- * rounded to the nearest even integer.  The product of a group is a sum of integers (the MXFP4
- * codes doubled, so they are whole numbers), exact in eight parts of four elements each; part p is
- * converted and added to lane p of a float32 accumulator, groups ascending, times the scales; then
- * the lanes are added in a tree.  The scales of MXFP4 are powers of two, so all processor levels
- * agree bit for bit. */
+ * rounded to nearest even.  MXFP4 codes, doubled, are whole numbers, so the products of eight
+ * elements are summed exactly in integers.  The sum of elements [8 l, 8 l + 8) of every 128 is then
+ * converted and goes, times both scales, to lane l of a 16-lane accumulator by fused multiply-add,
+ * in ascending order; at the end the lanes are added by vf_sum.  Integers are exact and the scale
+ * of a weight is a power of two, so all processor levels give the same bits. */
 #ifndef FL_OPS_CPU_Q8_H
 #define FL_OPS_CPU_Q8_H
 
-#include "ops/cpu/cpu_internal.h"
 #include "ops/cpu/weights.h"
 
-/* Quantised rows, side by side: row i has its codes at q + i * width, a multiple of 32, and a scale
- * for every group at d + i * width / 32. */
+enum { FL_Q8_CHUNK = 128 };
+
+/* 128 elements as the product wants them: packed weights have elements 2i and 2i + 1 in one byte,
+ * and unsigned 8-bit weights are 12 too large, which `start` makes up for. */
+typedef struct fl_q8_chunk {
+    int8_t even[64], odd[64];
+    int32_t start[16]; /* -12 times the sum of the eight q of a lane */
+    float scale[16];   /* d / 2: the weights are doubled */
+} fl_q8_chunk;
+
+/* Quantised rows, side by side; a row is filled up with zeros to whole chunks. */
 typedef struct fl_q8 {
-    int8_t *q;
-    float *d;
-    int64_t width;
+    fl_q8_chunk *chunk;
+    int64_t width; /* elements, a multiple of 32 */
 } fl_q8;
+
+static inline int64_t fl_q8_chunks(int64_t width)
+{
+    return (width + FL_Q8_CHUNK - 1) / FL_Q8_CHUNK;
+}
 
 #define fl_q8_quantise FL_CPU_NAME(fl_q8_quantise)
 #define fl_q8_mul FL_CPU_NAME(fl_q8_mul)
