@@ -10,6 +10,7 @@ static const struct command {
     const char *what;
 } commands[] = {
     {"run", cmd_run, "answer one prompt, or chat when there is none"},
+    {"serve", cmd_serve, "answer many users over HTTP"},
     {"inspect", cmd_inspect, "report what a checkpoint is and whether it can run"},
     {"verify", cmd_verify, "check a checkpoint, and its results against golden files"},
     {"tokenize", cmd_tokenize, "turn text into token ids"},

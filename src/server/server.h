@@ -1,0 +1,35 @@
+/* The server room: many users of one model over HTTP, in OpenAI's form.
+ *
+ * HTTP threads read and check requests; one scheduler thread owns the model and the engine, renders
+ * prompts, runs steps and writes answers into a queue of text per request, which the HTTP threads
+ * send.  The room knows nothing about models. */
+#ifndef FL_SERVER_H
+#define FL_SERVER_H
+
+#include "engine/engine.h"
+
+typedef struct fl_server fl_server;
+
+typedef struct fl_server_options {
+    const char *host;     /* address or name to listen on */
+    int port;             /* 0: any free one */
+    const char *alias;    /* the model's name for clients */
+    const char *key_file; /* one API key per line; NULL: no key is asked for */
+    const char *effort;   /* thinking effort of requests that name none, or NULL */
+    int64_t context;      /* tokens of one sequence: what the engine was created with */
+    int max_queue;        /* requests that wait at once; one more is answered with 429 */
+    size_t max_body;      /* bytes of a request's body */
+} fl_server_options;
+
+/* Starts listening.  Until fl_server_stop the server alone may use model and engine, which outlive
+ * it.  Strings of o are not kept but for alias and effort. */
+FL_MUST_CHECK fl_status fl_server_start(fl_model *m, fl_engine *e, const fl_server_options *o,
+                                        fl_server **out, fl_error *err);
+int fl_server_port(const fl_server *s);
+/* From now on new work is refused with 503 and /ready fails; what was taken goes on. */
+void fl_server_drain(fl_server *s);
+int fl_server_active(fl_server *s); /* generation requests that clients still wait for */
+/* Ends what still runs, closes all connections, frees.  NULL is allowed. */
+void fl_server_stop(fl_server *s);
+
+#endif
