@@ -1,12 +1,10 @@
 /* HTTP: connections, bodies, routes.  libmicrohttpd reads and writes; a connection whose answer is
  * not there yet is suspended and resumed by whoever has news for it (fl_job_wake_locked). */
 #define _GNU_SOURCE
-#include "server/server_internal.h"
+#include "server/http_internal.h"
 
-#include <microhttpd.h>
 #include <netdb.h>
 #include <stdio.h>
-#include <strings.h>
 #include <sys/socket.h>
 
 enum { HTTP_THREADS = 2, IDLE_SECONDS = 60, MAX_CONNECTIONS = 4096, HEAD_BYTES = 32768 };
@@ -46,81 +44,6 @@ static enum MHD_Result respond_refusal(struct MHD_Connection *c, const fl_refusa
         ok = respond(c, r->http, "application/json", b.data, b.n, close);
     fl_vec_free(&b);
     return ok;
-}
-
-/* ---- before the body: framing, keys, size ---- */
-
-typedef struct framing {
-    int lengths, encodings;
-    bool bad;
-} framing;
-
-static enum MHD_Result check_header(void *cls, enum MHD_ValueKind kind, const char *key,
-                                    const char *value)
-{
-    framing *f = cls;
-    (void)kind;
-    for (const char *k = key; *k; k++)
-        f->bad |= *k <= ' ' || *k >= 127 || strchr("\"(),/:;<=>?@[\\]{}", *k) != NULL;
-    if (strcasecmp(key, "content-length") == 0)
-        f->lengths++;
-    if (strcasecmp(key, "transfer-encoding") == 0) {
-        f->encodings++;
-        f->bad |= !value || strcasecmp(value, "chunked") != 0;
-    }
-    return MHD_YES;
-}
-
-/* A request that a proxy in front could read in another way than we do. */
-static bool check_framing(struct MHD_Connection *c, fl_refusal *r)
-{
-    framing f = {0};
-    MHD_get_connection_values(c, MHD_HEADER_KIND, check_header, &f);
-    if (f.bad || f.lengths + f.encodings > 1)
-        return fl_refuse(r, 400, "bad_request", "", "the headers are malformed or contradictory");
-    return true;
-}
-
-/* Compares in a time that depends on the lengths only. */
-static bool is_key(const char *given, size_t n, const char *key, size_t len)
-{
-    unsigned diff = n != len;
-    for (size_t i = 0; i < len; i++)
-        diff |= (unsigned char)key[i] ^ (unsigned char)(i < n ? given[i] : 0);
-    return diff == 0;
-}
-
-static bool check_key(fl_server *s, struct MHD_Connection *c, const char *path, fl_refusal *r)
-{
-    if (!s->options.key_file || strncmp(path, "/v1/", 4) != 0)
-        return true;
-    const char *value = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
-    const char *given = value && strncasecmp(value, "Bearer ", 7) == 0 ? value + 7 : "";
-    bool found = false;
-    for (size_t at = 0; at < s->keys.n;) {
-        const char *line = s->keys.data + at, *end = memchr(line, '\n', s->keys.n - at);
-        size_t len = end ? (size_t)(end - line) : s->keys.n - at, n = len;
-        while (n && (line[n - 1] == '\r' || line[n - 1] == ' '))
-            n--;
-        found |= n > 0 && is_key(given, strlen(given), line, n);
-        at += len + 1;
-    }
-    return found || fl_refuse(r, 401, "invalid_api_key", "", "a valid API key is needed");
-}
-
-static bool too_large(fl_server *s, fl_refusal *r)
-{
-    return fl_refuse(r, 413, "body_too_large", "", "the body may have %zu bytes at most",
-                     s->options.max_body);
-}
-
-static bool check_size(fl_server *s, struct MHD_Connection *c, fl_refusal *r)
-{
-    const char *v = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Content-Length");
-    size_t n = 0;
-    for (; v && *v >= '0' && *v <= '9' && n <= s->options.max_body; v++)
-        n = n * 10 + (size_t)(*v - '0');
-    return n <= s->options.max_body || too_large(s, r);
 }
 
 /* ---- the answer of a job ---- */
@@ -229,7 +152,7 @@ static enum MHD_Result route(fl_server *s, struct MHD_Connection *c, exchange *x
     bool post = strcmp(method, "POST") == 0, get = strcmp(method, "GET") == 0;
     bool generates = chat || strcmp(path, "/v1/completions") == 0;
     if (x->too_large) {
-        too_large(s, &r);
+        fl_gate_too_large(s, &r);
         return respond_refusal(c, &r, true);
     }
     if (generates && post)
@@ -249,7 +172,7 @@ static enum MHD_Result handle(void *cls, struct MHD_Connection *c, const char *p
     fl_refusal r;
     (void)version;
     if (!x) {
-        if (!check_framing(c, &r) || !check_key(s, c, path, &r) || !check_size(s, c, &r))
+        if (!fl_gate_check(s, c, path, &r))
             return respond_refusal(c, &r, true);
         *con = fl_calloc(1, sizeof *x);
         return *con ? MHD_YES : MHD_NO;

@@ -1,0 +1,109 @@
+"""A running server with the bundled model, for the scripts that test it."""
+import http.client
+import json
+import re
+import socket
+import subprocess
+import time
+
+TINY = "models/firstlight-tiny"
+NAME = "firstlight-tiny"
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+NAMES_OF_WORK = ("vllm:num_requests_running", "vllm:num_requests_waiting",
+                 "firstlight:cache_tokens_used", "firstlight:connections_generating")
+
+
+def until(condition, seconds=60):
+    """Waits for condition() to be true."""
+    end = time.time() + seconds
+    while not condition():
+        assert time.time() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+class Server:
+    """with Server(binary, option...) as s: started and ended once; the exit status must be 0."""
+
+    def __init__(self, binary, *options):
+        self.p = subprocess.Popen(
+            [binary, "serve", TINY, "--port", "0", "--context", "4096", *options],
+            stderr=subprocess.PIPE, text=True)
+        line = self.p.stderr.readline()
+        found = re.search(r":(\d+)/v1", line)
+        assert found, line + self.p.stderr.read()
+        self.port = int(found.group(1))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.p.poll() is None:
+            self.p.terminate()
+        try:
+            status = self.p.wait(120)
+            words = self.p.stderr.read()
+        except subprocess.TimeoutExpired:
+            self.p.kill()
+            raise
+        finally:
+            self.p.stderr.close()
+        assert status == 0, f"exit {status}: {words}"
+
+    def call(self, method, path, body=None, headers=None):
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        c.request(method, path, body if body is None or isinstance(body, bytes) else
+                  json.dumps(body), headers or {})
+        r = c.getresponse()
+        text = r.read().decode()
+        c.close()
+        return r, text
+
+    def post(self, body, path=CHAT, status=200):
+        """The answer to a greedy request, as Python has it."""
+        r, text = self.call("POST", path, {"model": NAME, "temperature": 0, **body})
+        assert r.status == status, (r.status, text)
+        return json.loads(text)
+
+    def stream(self, body, path=CHAT):
+        """The events of a greedy streamed request."""
+        r, text = self.call("POST", path, {"model": NAME, "temperature": 0, "stream": True, **body})
+        assert r.status == 200 and r.getheader("Content-Type") == "text/event-stream", text
+        events = [e.removeprefix("data: ") for e in text.split("\n\n") if e]
+        assert events[-1] == "[DONE]"
+        return [json.loads(e) for e in events[:-1]]
+
+    def metric(self, name):
+        return float(re.search(rf"^{name}{{.*}} (\S+)$", self.call("GET", "/metrics")[1], re.M)[1])
+
+    def idle(self):
+        """Waits until nothing runs, waits or is held."""
+        until(lambda: not any(self.metric(n) for n in NAMES_OF_WORK))
+
+    def send(self, body, path=COMPLETIONS):
+        """A request on a bare socket, unanswered."""
+        data = json.dumps({"model": NAME, **body}).encode()
+        s = socket.create_connection(("127.0.0.1", self.port), timeout=120)
+        s.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode()
+                  + data)
+        return s
+
+
+def ask(text, **more):
+    """A question that is answered without thinking."""
+    return {"messages": [{"role": "user", "content": text}],
+            "chat_template_kwargs": {"thinking": False}, **more}
+
+
+def run(tests):
+    """Runs (name, function) pairs, prints a line each; the exit status."""
+    failed = 0
+    for name, test in tests:
+        start = time.time()
+        try:
+            test()
+            print(f"ok   {name} ({time.time() - start:.1f} s)", flush=True)
+        except Exception as e:  # report every failing test, not only the first
+            failed += 1
+            print(f"FAIL {name}: {type(e).__name__}: {e}", flush=True)
+    print(f"{len(tests) - failed} passed, {failed} failed")
+    return 1 if failed else 0
