@@ -65,8 +65,11 @@ void fl_engine_destroy(fl_engine *e)
 {
     if (!e)
         return;
-    for (int i = 0; i < e->n_live; i++)
-        fl_request_free(e->live[i]);
+    while (e->n_live > 0) {
+        fl_request *r = e->live[--e->n_live]->request;
+        if (--r->n_alive == 0)
+            fl_request_free(r);
+    }
     fl_sample_scratch_free(&e->scratch);
     fl_free(e->ids);
     fl_free(e->row_seq);

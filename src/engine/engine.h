@@ -51,14 +51,16 @@ typedef enum fl_finish {
     FL_FINISH_ERROR
 } fl_finish;
 
-/* One generated token, or the end of the request. */
+/* One generated token, or the end of an answer. */
 typedef struct fl_token_event {
     fl_request *request;
-    int32_t id;            /* FL_NO_TOKEN with the end of a request that gave no token this time */
+    int choice;            /* which of the n answers to the prompt */
+    int32_t id;            /* FL_NO_TOKEN with the end of an answer that gave no token this time */
     float logprob;         /* of id, when asked for */
     const fl_logprob *top; /* the n_top most probable, valid during the call */
     int n_top;
-    fl_finish finish; /* not NONE: this was the last event of the request */
+    fl_finish finish; /* not NONE: this was the last event of the choice */
+    bool last;        /* and of the request: no other choice is alive */
     fl_error error;   /* with FL_FINISH_ERROR */
 } fl_token_event;
 
@@ -70,21 +72,30 @@ typedef void (*fl_token_fn)(void *ctx, const fl_token_event *event);
  */
 typedef void (*fl_rows_fn)(void *ctx, int64_t pos, int32_t n, const float *logits);
 
+/* Says which tokens may come next in a choice that has given answer[n] so far: clears bits of
+ * allowed, where token id is bit id % 32 of word id / 32 and every bit is set before the call.
+ * Called once before each draw; must not call the engine.  A failure ends the choice with it. */
+typedef fl_status (*fl_mask_fn)(void *ctx, int choice, const int32_t *answer, int64_t n,
+                                uint32_t *allowed, fl_error *err);
+
 typedef struct fl_request_params {
-    const int32_t *prompt;   /* copied */
-    int64_t n_prompt;        /* >= 1; with keep_from the tokens after the kept ones */
-    int64_t max_tokens;      /* 0: run the prompt only */
+    const int32_t *prompt; /* copied */
+    int64_t n_prompt;      /* >= 1; with keep_from the tokens after the kept ones */
+    int64_t max_tokens;    /* of each answer; 0: run the prompt only */
+    int n; /* answers to the one prompt, which runs once; choice i draws with seed + i; 0: 1 */
     const int32_t *stop_ids; /* copied; ids that end the answer (reported, then STOP) */
     size_t n_stop;
     fl_sampling sampling;
     fl_token_fn on_token; /* may be NULL */
     void *ctx;
+    fl_mask_fn mask; /* may be NULL */
+    void *mask_ctx;
     fl_rows_fn on_rows; /* not NULL: logits of every prompt row are computed and shown */
     void *rows_ctx;
     fl_tap_fn tap; /* not NULL: sees the taps of every step this request is in, its own rows only */
     void *tap_ctx;
     fl_seq keep_from; /* a kept sequence to continue, or FL_NONE; consumed when submit succeeds */
-    bool keep;        /* keep the sequence at the end: fl_request_kept */
+    bool keep;        /* keep the sequence at the end: fl_request_kept; with one choice only */
 } fl_request_params;
 
 fl_request_params fl_request_params_default(void); /* greedy, no kept sequence, 0 elsewhere */
@@ -96,6 +107,7 @@ fl_request_params fl_request_params_default(void); /* greedy, no kept sequence, 
 FL_MUST_CHECK fl_status fl_engine_submit(fl_engine *e, const fl_request_params *p, fl_request **out,
                                          fl_error *err);
 void fl_engine_cancel(fl_engine *e, fl_request *r); /* its last event comes before this returns */
+void fl_engine_cancel_choice(fl_engine *e, fl_request *r, int choice); /* likewise, one answer */
 /* Runs one step if there is work; *busy tells whether requests remain.  A failed step ends the
  * requests in it with FL_FINISH_ERROR, is also returned, and leaves the engine usable. */
 FL_MUST_CHECK fl_status fl_engine_step(fl_engine *e, bool *busy, fl_error *err);

@@ -5,23 +5,32 @@
 #include "engine/engine.h"
 #include "engine/sampler_internal.h"
 
-/* A request is in its prompt while done < n_prompt, then it decodes: `last` is the token that was
- * sampled and has not run yet. */
+/* One answer in the making.  Its text is the prompt of the request, then what it said.  It is in
+ * its prompt while run < n_prompt, then it decodes: the last token it said is the only one that has
+ * not run yet. */
+typedef struct fl_choice {
+    fl_request *request;
+    int index;
+    int64_t run;    /* tokens of the text that have run */
+    int32_t *said;  /* [max_tokens] */
+    int64_t n_said; /* tokens given */
+    fl_sampler sampler;
+    fl_seq seq;       /* FL_NONE before the fork and after the end */
+    fl_finish finish; /* NONE while alive */
+} fl_choice;
+
+/* One choice, the first, runs the prompt for all; the others are forks of it. */
 struct fl_request {
     fl_request_params p; /* prompt and stop_ids are the request's own copies */
-    int64_t done;        /* prompt tokens run */
-    int64_t n_tokens;    /* tokens given */
-    int32_t last;
-    fl_sampler sampler;
-    fl_seq seq;       /* FL_NONE once given up */
-    fl_seq kept;      /* FL_NONE before the end */
-    fl_finish finish; /* NONE while alive */
-    fl_request *next; /* in the list of the ended */
+    fl_seq kept;         /* FL_NONE before the end */
+    int n_alive;         /* choices that have not ended */
+    fl_request *next;    /* in the list of the ended */
+    fl_choice choices[]; /* [p.n] */
 };
 
-/* What one request has in the step. */
+/* What one choice has in the step. */
 typedef struct fl_share {
-    fl_request *request;
+    fl_choice *choice;
     int32_t row0, n_rows;
     int32_t logit0, n_logits; /* rows of the logits that are its own */
     bool prompt;              /* a piece of its prompt; else the token it gave last */
@@ -43,8 +52,8 @@ struct fl_engine {
     fl_state *state;
     fl_sample_scratch scratch;
 
-    /* Requests, the one whose prompt has waited longest first. */
-    fl_request **live; /* [n_seqs] */
+    /* Choices with a sequence, the one whose prompt has waited longest first. */
+    fl_choice **live; /* [n_seqs] */
     int n_live;
     fl_request *ended; /* freed when the outermost call returns: callbacks may still name them */
     int depth;         /* calls into the engine that are under way */
@@ -76,10 +85,13 @@ FL_MUST_CHECK fl_status fl_engine_create_graph(const fl_graph *g, int64_t model_
 /* request.c */
 void fl_engine_enter(fl_engine *e);
 void fl_engine_leave(fl_engine *e); /* frees ended requests when it is the outermost */
-/* Ends a request: settles its sequence, takes it off the live ones and delivers the event, whose
- * finish is set. */
-void fl_request_end(fl_engine *e, fl_request *r, fl_token_event *event);
-void fl_request_fail(fl_engine *e, fl_request *r, const fl_error *why);
+/* Ends a choice: settles its sequence, takes it off the live ones and delivers the event, whose
+ * finish is set.  With its last choice the request ends. */
+void fl_choice_end(fl_engine *e, fl_choice *c, fl_token_event *event);
+/* Those that wait for the prompt that c runs fail with it. */
+void fl_choice_fail(fl_engine *e, fl_choice *c, const fl_error *why);
+/* The prompt has run in c: gives the other choices of its request sequences of their own. */
+void fl_choice_fork(fl_engine *e, fl_choice *c);
 void fl_request_free(fl_request *r); /* NULL is allowed */
 
 /* batch.c: composes e->step and e->shares from the live requests; false when there is nothing. */

@@ -108,7 +108,7 @@ int64_t fl_engine_array_bytes(const fl_engine_sizes *z, int64_t vocab)
     return (int64_t)sizeof(fl_engine) + fl_sample_scratch_bytes(vocab) +
            l->max_rows * 2 * (int64_t)sizeof(int32_t) + l->max_logits * (int64_t)sizeof(int32_t) +
            z->state.n_seqs *
-               (int64_t)(sizeof(fl_seq_rows) + sizeof(fl_share) + sizeof(fl_request *));
+               (int64_t)(sizeof(fl_seq_rows) + sizeof(fl_share) + sizeof(fl_choice *));
 }
 
 fl_status fl_engine_predict_graph(const fl_graph *g, int64_t model_context,

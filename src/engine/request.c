@@ -2,7 +2,7 @@
  *
  * Submit checks everything, copies what it needs and reserves the rows of the whole request, so a
  * request that was taken cannot run out of memory or context later.  A request ends exactly once,
- * by fl_request_end; its memory goes when the outermost call into the engine returns, because a
+ * by its last choice; its memory goes when the outermost call into the engine returns, because a
  * callback further down may still look at it. */
 #include "engine/engine_internal.h"
 
@@ -14,9 +14,12 @@ void fl_request_free(fl_request *r)
 {
     if (!r)
         return;
+    for (int i = 0; i < r->p.n; i++) {
+        fl_sampler_free(&r->choices[i].sampler);
+        fl_free(r->choices[i].said);
+    }
     fl_free((void *)r->p.prompt);
     fl_free((void *)r->p.stop_ids);
-    fl_sampler_free(&r->sampler);
     fl_free(r);
 }
 
@@ -117,20 +120,32 @@ static fl_status reserve(fl_engine *e, fl_request *r, fl_error *err)
             fl_state_release(e->state, seq);
         return s;
     }
-    r->seq = seq;
+    r->choices[0].seq = seq;
     return FL_OK;
 }
 
+static fl_status prepare_choice(const fl_engine *e, fl_request *r, int i, fl_error *err)
+{
+    fl_choice *c = &r->choices[i];
+    fl_sampling s = r->p.sampling;
+    s.seed += (uint64_t)i;
+    FL_TRY(fl_sampler_init(&c->sampler, &s, e->vocab, err));
+    for (int64_t k = 0; k < r->p.n_prompt; k++)
+        fl_sampler_note(&c->sampler, r->p.prompt[k], false);
+    c->said = fl_realloc_array(NULL, (size_t)r->p.max_tokens, sizeof *c->said);
+    return c->said ? FL_OK : fl_fail(err, FL_NOMEM, "no memory for an answer");
+}
+
+/* p is the caller's; the request has a copy of it but for the arrays. */
 static fl_status prepare(fl_engine *e, const fl_request_params *p, fl_request *r, fl_error *err)
 {
-    r->p.prompt = NULL;
-    r->p.stop_ids = NULL;
     FL_TRY(check_prompt(e, p, err));
+    FL_TRY(check_room(e, p, 0, err));
     FL_TRY(copy_ids(p->prompt, (size_t)p->n_prompt, &r->p.prompt, err));
     FL_TRY(copy_ids(p->stop_ids, p->n_stop, &r->p.stop_ids, err));
-    FL_TRY(fl_sampler_init(&r->sampler, &p->sampling, e->vocab, err));
-    for (int64_t i = 0; i < p->n_prompt; i++)
-        fl_sampler_note(&r->sampler, p->prompt[i], false);
+    for (int i = 0; i < r->p.n; i++)
+        FL_TRY(prepare_choice(e, r, i, err));
+    r->p.sampling.bias = NULL; /* the samplers have their own */
     return reserve(e, r, err);
 }
 
@@ -138,62 +153,145 @@ fl_status fl_engine_submit(fl_engine *e, const fl_request_params *p, fl_request 
                            fl_error *err)
 {
     *out = NULL;
-    fl_request *r = fl_calloc(1, sizeof *r);
+    int n = p->n ? p->n : 1;
+    if (n < 1 || n > e->sizes.state.n_seqs)
+        return fl_fail(err, FL_ARGUMENT, "%d answers asked for, possible are 1 to %d", n,
+                       e->sizes.state.n_seqs);
+    if (p->keep && n > 1)
+        return fl_fail(err, FL_ARGUMENT, "a sequence is kept of a request with one answer only");
+    fl_request *r = fl_calloc(1, sizeof *r + (size_t)n * sizeof r->choices[0]);
     if (!r)
         return fl_fail(err, FL_NOMEM, "no memory for a request");
     r->p = *p;
-    r->last = FL_NO_TOKEN;
-    r->seq = r->kept = FL_NONE;
+    r->p.n = r->n_alive = n;
+    r->p.prompt = r->p.stop_ids = NULL;
+    r->kept = FL_NONE;
+    for (int i = 0; i < n; i++)
+        r->choices[i] = (fl_choice){.request = r, .index = i, .seq = FL_NONE};
     fl_status s = prepare(e, p, r, err);
     if (s != FL_OK) {
         fl_request_free(r);
         return s;
     }
-    e->live[e->n_live++] = r; /* as many places as sequences */
+    e->live[e->n_live++] = &r->choices[0]; /* as many places as sequences */
     *out = r;
     return FL_OK;
 }
 
-void fl_request_end(fl_engine *e, fl_request *r, fl_token_event *event)
+/* Alive, and its prompt runs in another choice. */
+static bool is_behind(const fl_choice *c)
 {
-    r->finish = event->finish;
-    if (r->p.keep && event->finish != FL_FINISH_ERROR) {
-        fl_state_trim(e->state, r->seq);
-        r->kept = r->seq;
-    } else {
-        fl_state_release(e->state, r->seq);
+    return c->finish == FL_FINISH_NONE && c->seq == FL_NONE;
+}
+
+void fl_choice_fork(fl_engine *e, fl_choice *c)
+{
+    fl_request *r = c->request;
+    for (int i = 0; i < r->p.n; i++) {
+        fl_choice *other = &r->choices[i];
+        fl_error why;
+        if (!is_behind(other))
+            continue;
+        fl_status s = fl_state_fork(e->state, c->seq, &other->seq, &why);
+        if (s == FL_OK)
+            s = fl_state_extend(e->state, other->seq, r->p.max_tokens - 1, &why);
+        other->run = c->run;
+        if (s == FL_OK)
+            e->live[e->n_live++] = other;
+        else
+            fl_choice_fail(e, other, &why);
     }
-    r->seq = FL_NONE;
-    int at = 0;
-    while (e->live[at] != r)
+}
+
+/* A choice that ends while it runs the prompt leaves it to the next. */
+static void hand_over(fl_engine *e, fl_choice *c)
+{
+    fl_request *r = c->request;
+    int at = 0, i = 0;
+    while (i < r->p.n && !is_behind(&r->choices[i]))
+        i++;
+    if (i == r->p.n)
+        return;
+    while (e->live[at] != c)
         at++;
+    e->live[at] = &r->choices[i];
+    r->choices[i].run = c->run;
+    r->choices[i].seq = c->seq;
+    c->seq = FL_NONE;
+}
+
+static void leave_live(fl_engine *e, const fl_choice *c)
+{
+    int at = 0;
+    while (at < e->n_live && e->live[at] != c)
+        at++;
+    if (at == e->n_live) /* it had no sequence yet */
+        return;
     memmove(&e->live[at], &e->live[at + 1], (size_t)(--e->n_live - at) * sizeof *e->live);
-    r->next = e->ended;
-    e->ended = r;
+}
+
+void fl_choice_end(fl_engine *e, fl_choice *c, fl_token_event *event)
+{
+    fl_request *r = c->request;
+    c->finish = event->finish;
+    if (r->p.keep && event->finish != FL_FINISH_ERROR) {
+        fl_state_trim(e->state, c->seq);
+        r->kept = c->seq;
+    } else {
+        fl_state_release(e->state, c->seq);
+    }
+    c->seq = FL_NONE;
+    leave_live(e, c);
+    if (--r->n_alive == 0) {
+        r->next = e->ended;
+        e->ended = r;
+    }
     event->request = r;
+    event->choice = c->index;
+    event->last = r->n_alive == 0;
     if (r->p.on_token)
         r->p.on_token(r->p.ctx, event);
 }
 
-void fl_request_fail(fl_engine *e, fl_request *r, const fl_error *why)
+void fl_choice_fail(fl_engine *e, fl_choice *c, const fl_error *why)
 {
     fl_token_event event = {.id = FL_NO_TOKEN, .finish = FL_FINISH_ERROR, .error = *why};
-    fl_request_end(e, r, &event);
+    fl_request *r = c->request;
+    fl_engine_enter(e);
+    fl_choice_end(e, c, &event);
+    for (int i = 0; i < r->p.n; i++) {
+        if (is_behind(&r->choices[i]))
+            fl_choice_end(e, &r->choices[i], &event);
+    }
+    fl_engine_leave(e);
+}
+
+void fl_engine_cancel_choice(fl_engine *e, fl_request *r, int choice)
+{
+    if (choice < 0 || choice >= r->p.n || r->choices[choice].finish != FL_FINISH_NONE)
+        return;
+    fl_engine_enter(e);
+    if (r->choices[choice].seq != FL_NONE)
+        hand_over(e, &r->choices[choice]);
+    fl_token_event event = {.id = FL_NO_TOKEN, .finish = FL_FINISH_CANCEL};
+    fl_choice_end(e, &r->choices[choice], &event);
+    fl_engine_leave(e);
 }
 
 void fl_engine_cancel(fl_engine *e, fl_request *r)
 {
-    if (r->finish != FL_FINISH_NONE)
-        return;
-    fl_engine_enter(e);
-    fl_token_event event = {.id = FL_NO_TOKEN, .finish = FL_FINISH_CANCEL};
-    fl_request_end(e, r, &event);
+    fl_engine_enter(e);                   /* r stays until here, whatever the callbacks do */
+    for (int i = r->p.n - 1; i >= 0; i--) /* the one that runs the prompt last */
+        fl_engine_cancel_choice(e, r, i);
     fl_engine_leave(e);
 }
 
 int64_t fl_request_done(const fl_request *r)
 {
-    return r->done;
+    int64_t run = 0;
+    for (int i = 0; i < r->p.n; i++)
+        run = r->choices[i].run > run ? r->choices[i].run : run;
+    return run < r->p.n_prompt ? run : r->p.n_prompt;
 }
 
 fl_seq fl_request_kept(const fl_request *r)

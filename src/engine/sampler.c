@@ -48,14 +48,16 @@ fl_status fl_sampling_check(const fl_sampling *s, fl_error *err)
 
 int64_t fl_sample_scratch_bytes(int64_t vocab)
 {
-    return vocab * (int64_t)(sizeof(float) + sizeof(fl_candidate));
+    return vocab * (int64_t)(sizeof(float) + sizeof(fl_candidate)) +
+           fl_mask_words(vocab) * (int64_t)sizeof(uint32_t);
 }
 
 fl_status fl_sample_scratch_init(fl_sample_scratch *s, int64_t vocab, fl_error *err)
 {
     s->edited = fl_calloc((size_t)vocab, sizeof *s->edited);
     s->candidates = fl_calloc((size_t)vocab, sizeof *s->candidates);
-    if (s->edited && s->candidates)
+    s->allowed = fl_calloc((size_t)fl_mask_words(vocab), sizeof *s->allowed);
+    if (s->edited && s->candidates && s->allowed)
         return FL_OK;
     return fl_fail(err, FL_NOMEM, "no memory to sample from %lld tokens", (long long)vocab);
 }
@@ -64,6 +66,7 @@ void fl_sample_scratch_free(fl_sample_scratch *s)
 {
     fl_free(s->edited);
     fl_free(s->candidates);
+    fl_free(s->allowed);
 }
 
 fl_status fl_sampler_init(fl_sampler *sm, const fl_sampling *s, int64_t vocab, fl_error *err)
@@ -142,10 +145,16 @@ static float clamp(float x)
     return x > FLT_MAX ? FLT_MAX : x < -FLT_MAX ? -FLT_MAX : x;
 }
 
-/* Logits after bias and penalties: the model's own when there are none. */
-static const float *edit(const fl_sampler *sm, const float *logits, float *edited)
+static bool is_allowed(const uint32_t *allowed, int64_t id)
 {
-    if (!sm->s.n_bias && !sm->n_seen)
+    return !allowed || (allowed[id / 32] >> (id % 32) & 1);
+}
+
+/* Logits after bias, penalties and mask: the model's own when there are none. */
+static const float *edit(const fl_sampler *sm, const float *logits, const uint32_t *allowed,
+                         float *edited)
+{
+    if (!sm->s.n_bias && !sm->n_seen && !allowed)
         return logits;
     memcpy(edited, logits, (size_t)sm->vocab * sizeof *edited);
     for (size_t i = 0; i < sm->s.n_bias; i++) {
@@ -160,6 +169,8 @@ static const float *edit(const fl_sampler *sm, const float *logits, float *edite
             y -= sm->s.presence + (float)count * sm->s.frequency;
         *x = clamp(y);
     }
+    for (int64_t i = 0; allowed && i < sm->vocab; i++)
+        edited[i] = is_allowed(allowed, i) ? edited[i] : -FLT_MAX;
     return edited;
 }
 
@@ -267,13 +278,15 @@ static void report(const fl_sampler *sm, const float *logits, fl_sample_scratch 
         scratch->top[i].logprob = (float)(scratch->top[i].logprob - norm);
 }
 
-fl_status fl_sampler_draw(fl_sampler *sm, const float *logits, fl_sample_scratch *scratch,
-                          fl_sample *out, fl_error *err)
+fl_status fl_sampler_draw(fl_sampler *sm, const float *logits, const uint32_t *allowed,
+                          fl_sample_scratch *scratch, fl_sample *out, fl_error *err)
 {
     *out = (fl_sample){0};
     if (!fl_all_finite(logits, sm->vocab))
         return fl_fail(err, FL_NUMERIC, "the logits hold NaN or infinity");
-    out->id = draw(sm, edit(sm, logits, scratch->edited), scratch);
+    out->id = draw(sm, edit(sm, logits, allowed, scratch->edited), scratch);
+    if (!is_allowed(allowed, out->id))
+        return fl_fail(err, FL_ARGUMENT, "the mask of the request allows no token");
     if (sm->s.n_top >= 0)
         report(sm, logits, scratch, out);
     return FL_OK;

@@ -1,6 +1,6 @@
-/* Sampling: logits to one token.  Order: logit bias, penalties, then greedy (temperature 0), or
- * temperature, top-k, top-p, min-p and a draw from a per-request generator.  Ties: lower id.
- * Log-probabilities are the model's own: before bias, penalties and temperature. */
+/* Sampling: logits to one token.  Order: logit bias, penalties, the mask, then greedy (temperature
+ * 0), or temperature, top-k, top-p, min-p and a draw from a per-request generator.  Ties: lower id.
+ * Log-probabilities are the model's own: before bias, penalties, mask and temperature. */
 #ifndef FL_ENGINE_SAMPLER_H
 #define FL_ENGINE_SAMPLER_H
 

@@ -13,8 +13,14 @@ typedef struct fl_candidate {
 typedef struct fl_sample_scratch {
     float *edited;            /* [vocab] logits with bias and penalties */
     fl_candidate *candidates; /* [vocab] */
+    uint32_t *allowed;        /* [fl_mask_words(vocab)] for the caller of a draw */
     fl_logprob top[FL_MAX_TOP];
 } fl_sample_scratch;
+
+static inline int64_t fl_mask_words(int64_t vocab)
+{
+    return (vocab + 31) / 32;
+}
 
 int64_t fl_sample_scratch_bytes(int64_t vocab);
 FL_MUST_CHECK fl_status fl_sample_scratch_init(fl_sample_scratch *s, int64_t vocab, fl_error *err);
@@ -42,9 +48,11 @@ typedef struct fl_sample {
     int n_top;
 } fl_sample;
 
-/* Picks the next token.  FL_NUMERIC when a logit is NaN or infinite. */
+/* Picks the next token among those whose bit in allowed is set (engine.h, fl_mask_fn; NULL: all).
+ * FL_NUMERIC when a logit is NaN or infinite, FL_ARGUMENT when no token is allowed. */
 FL_MUST_CHECK fl_status fl_sampler_draw(fl_sampler *sm, const float *logits,
-                                        fl_sample_scratch *scratch, fl_sample *out, fl_error *err);
+                                        const uint32_t *allowed, fl_sample_scratch *scratch,
+                                        fl_sample *out, fl_error *err);
 
 bool fl_all_finite(const float *x, int64_t n);
 

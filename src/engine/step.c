@@ -4,6 +4,8 @@
  * their sequences.  Whatever is wrong with one request's numbers ends that request only. */
 #include "engine/engine_internal.h"
 
+#include <string.h>
+
 /* Shows each observing request the rows of a tapped value that are its own. */
 static void share_tap(void *ctx, const char *kind, int index, const fl_arg *value, int32_t rows)
 {
@@ -12,7 +14,7 @@ static void share_tap(void *ctx, const char *kind, int index, const fl_arg *valu
     bool of_tokens = value->type.rows == FL_ROWS_TOKENS;
     for (int32_t i = 0; i < e->step.n_seqs; i++) {
         const fl_share *share = &e->shares[i];
-        const fl_request *r = share->request;
+        const fl_request *r = share->choice->request;
         int32_t first = of_tokens ? share->row0 : share->logit0;
         int32_t n = of_tokens ? share->n_rows : share->n_logits;
         if (!r->p.tap || n == 0)
@@ -33,64 +35,92 @@ static bool is_stop(const fl_request *r, int32_t id)
     return false;
 }
 
-/* Samples the next token of a request from its logits and reports it. */
-static void give_token(fl_engine *e, fl_request *r, const float *logits)
+static fl_status draw(fl_engine *e, fl_choice *c, const float *logits, fl_sample *out,
+                      fl_error *err)
 {
+    const fl_request_params *p = &c->request->p;
+    uint32_t *allowed = p->mask ? e->scratch.allowed : NULL;
+    if (p->mask) {
+        memset(allowed, 0xff, (size_t)fl_mask_words(e->vocab) * sizeof *allowed);
+        FL_TRY(p->mask(p->mask_ctx, c->index, c->said, c->n_said, allowed, err));
+    }
+    return fl_sampler_draw(&c->sampler, logits, allowed, &e->scratch, out, err);
+}
+
+/* Samples the next token of a choice from its logits and reports it. */
+static void give_token(fl_engine *e, fl_choice *c, const float *logits)
+{
+    fl_request *r = c->request;
     fl_sample sample;
-    fl_token_event event = {.request = r, .id = FL_NO_TOKEN, .finish = FL_FINISH_NONE};
-    if (fl_sampler_draw(&r->sampler, logits, &e->scratch, &sample, &event.error) != FL_OK) {
-        fl_request_fail(e, r, &event.error);
+    fl_token_event event = {.request = r, .choice = c->index, .id = FL_NO_TOKEN};
+    if (draw(e, c, logits, &sample, &event.error) != FL_OK) {
+        fl_choice_fail(e, c, &event.error);
         return;
     }
-    event.id = r->last = sample.id;
+    event.id = c->said[c->n_said++] = sample.id;
     event.logprob = sample.logprob;
     event.top = sample.top;
     event.n_top = sample.n_top;
-    fl_sampler_note(&r->sampler, sample.id, true);
-    r->n_tokens++;
+    fl_sampler_note(&c->sampler, sample.id, true);
     if (is_stop(r, sample.id))
         event.finish = FL_FINISH_STOP;
-    else if (r->n_tokens == r->p.max_tokens)
+    else if (c->n_said == r->p.max_tokens)
         event.finish = FL_FINISH_LENGTH;
     if (event.finish != FL_FINISH_NONE)
-        fl_request_end(e, r, &event);
+        fl_choice_end(e, c, &event);
     else if (r->p.on_token)
         r->p.on_token(r->p.ctx, &event);
 }
 
-/* Shows the logits of prompt rows; false when they ended the request. */
+/* Shows the logits of prompt rows; false when they ended the request, which has only its first
+ * choice so far. */
 static bool show_rows(fl_engine *e, const fl_share *share, int64_t pos, const float *logits)
 {
-    fl_request *r = share->request;
+    const fl_request *r = share->choice->request;
     if (!fl_all_finite(logits, share->n_logits * e->vocab)) {
         fl_error why;
         fl_fail(&why, FL_NUMERIC, "the logits of positions %lld to %lld hold NaN or infinity",
                 (long long)pos, (long long)(pos + share->n_logits - 1));
-        fl_request_fail(e, r, &why);
+        fl_choice_fail(e, share->choice, &why);
         return false;
     }
     r->p.on_rows(r->p.rows_ctx, pos, share->n_logits, logits);
-    return r->finish == FL_FINISH_NONE;
+    return share->choice->finish == FL_FINISH_NONE;
+}
+
+/* The end of a prompt: every choice takes its first token from the same logits. */
+static void begin_answers(fl_engine *e, fl_choice *c, const float *logits)
+{
+    fl_request *r = c->request;
+    fl_engine_enter(e); /* the request outlives its last choice until here */
+    fl_choice_fork(e, c);
+    for (int i = 0; i < r->p.n; i++) {
+        if (r->choices[i].finish == FL_FINISH_NONE)
+            give_token(e, &r->choices[i], logits);
+    }
+    fl_engine_leave(e);
 }
 
 static void deliver(fl_engine *e, const fl_share *share, int64_t pos)
 {
-    fl_request *r = share->request;
-    if (r->finish != FL_FINISH_NONE) /* by the callback of another */
+    fl_choice *c = share->choice;
+    fl_request *r = c->request;
+    if (c->finish != FL_FINISH_NONE) /* by the callback of another */
         return;
     const float *logits = fl_plan_logits(e->plan) + share->logit0 * e->vocab;
-    if (share->prompt) {
-        if (r->p.on_rows && !show_rows(e, share, pos, logits))
-            return;
-        if (r->done < r->p.n_prompt)
-            return;
-        if (r->p.max_tokens == 0) {
-            fl_token_event end = {.id = FL_NO_TOKEN, .finish = FL_FINISH_LENGTH};
-            fl_request_end(e, r, &end);
-            return;
-        }
+    const float *last = logits + (share->n_logits - 1) * e->vocab;
+    if (!share->prompt) {
+        give_token(e, c, last);
+        return;
     }
-    give_token(e, r, logits + (share->n_logits - 1) * e->vocab);
+    if ((r->p.on_rows && !show_rows(e, share, pos, logits)) || c->run < r->p.n_prompt)
+        return;
+    if (r->p.max_tokens > 0) {
+        begin_answers(e, c, last);
+    } else {
+        fl_token_event end = {.id = FL_NO_TOKEN, .finish = FL_FINISH_LENGTH};
+        fl_choice_end(e, c, &end);
+    }
 }
 
 static fl_status run_step(fl_engine *e, fl_error *err)
@@ -99,22 +129,22 @@ static fl_status run_step(fl_engine *e, fl_error *err)
         return FL_OK;
     bool tapped = false;
     for (int32_t i = 0; i < e->step.n_seqs; i++)
-        tapped |= e->shares[i].request->p.tap != NULL;
+        tapped |= e->shares[i].choice->request->p.tap != NULL;
     fl_error why = {0};
     fl_status s = fl_plan_run(e->plan, e->pool, &e->step, tapped ? share_tap : NULL, e, &why);
     if (s != FL_OK) {
         for (int32_t i = 0; i < e->step.n_seqs; i++) /* torn: not even a cancel may keep them */
-            e->shares[i].request->p.keep = false;
+            e->shares[i].choice->request->p.keep = false;
         for (int32_t i = 0; i < e->step.n_seqs; i++) {
-            if (e->shares[i].request->finish == FL_FINISH_NONE)
-                fl_request_fail(e, e->shares[i].request, &why);
+            if (e->shares[i].choice->finish == FL_FINISH_NONE)
+                fl_choice_fail(e, e->shares[i].choice, &why);
         }
         return fl_fail(err, s, "%s", why.message);
     }
     for (int32_t i = 0; i < e->step.n_seqs; i++) {
         const fl_share *share = &e->shares[i];
-        fl_state_advance(e->state, share->request->seq, share->n_rows);
-        share->request->done += share->prompt ? share->n_rows : 0;
+        fl_state_advance(e->state, share->choice->seq, share->n_rows);
+        share->choice->run += share->n_rows;
     }
     for (int32_t i = 0; i < e->step.n_seqs; i++)
         deliver(e, &e->shares[i], e->seqs[i].pos0);

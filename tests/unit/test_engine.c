@@ -178,13 +178,13 @@ static void check_composition(fl_engine *e)
     fl_engine_compose(e); /* only lays out; the step composes anew */
     for (int32_t i = 0; i < e->step.n_seqs; i++) {
         const fl_share *s = &e->shares[i];
-        const fl_request *r = s->request;
+        const fl_request *r = s->choice->request;
         int64_t end = e->seqs[i].pos0 + s->n_rows;
         assert_true(s->n_rows > 0 && s->row0 == row && s->logit0 == logit);
         assert_true(end <= e->sizes.state.max_context);
         if (!s->prompt)
             assert_true(s->n_rows == 1 && s->n_logits == 1 && i == row);
-        else if (r->done + s->n_rows < r->p.n_prompt)
+        else if (s->choice->run + s->n_rows < r->p.n_prompt)
             assert_true(end % FL_PAGE_TOKENS == 0 && s->n_logits == (r->p.on_rows ? s->n_rows : 0));
         prompt_rows += s->prompt ? s->n_rows : 0;
         for (int32_t k = 0; k < s->n_logits; k++)
@@ -328,7 +328,7 @@ static void test_room(void **state)
     assert_int_equal(engine_try_submit(e, &p), FL_ARGUMENT);
     p.keep_from = FL_NONE;
     fl_request *r = engine_submit(e, &p);
-    p.keep_from = r->seq; /* alive, but another request's */
+    p.keep_from = r->choices[0].seq; /* alive, but another request's */
     assert_int_equal(engine_try_submit(e, &p), FL_ARGUMENT);
     run_all(e);
     engine_assert_idle(e, 512);

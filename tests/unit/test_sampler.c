@@ -23,7 +23,7 @@ static fl_sample draw_once(const fl_sampling *s, const float *logits, int64_t vo
     fl_sample out;
     assert_int_equal(fl_sample_scratch_init(&scratch, vocab, NULL), FL_OK);
     assert_int_equal(fl_sampler_init(&sm, s, vocab, NULL), FL_OK);
-    assert_int_equal(fl_sampler_draw(&sm, logits, &scratch, &out, NULL), FL_OK);
+    assert_int_equal(fl_sampler_draw(&sm, logits, NULL, &scratch, &out, NULL), FL_OK);
     fl_sampler_free(&sm);
     fl_sample_scratch_free(&scratch);
     out.top = NULL;
@@ -41,7 +41,7 @@ static void histogram(const fl_sampling *s, const float *logits, int64_t vocab, 
     assert_int_equal(fl_sampler_init(&sm, s, vocab, NULL), FL_OK);
     memset(count, 0, (size_t)vocab * sizeof *count);
     for (int i = 0; i < draws; i++) {
-        assert_int_equal(fl_sampler_draw(&sm, logits, &scratch, &out, NULL), FL_OK);
+        assert_int_equal(fl_sampler_draw(&sm, logits, NULL, &scratch, &out, NULL), FL_OK);
         count[out.id]++;
     }
     fl_sampler_free(&sm);
@@ -165,7 +165,7 @@ static void test_generator_is_splitmix64(void **state)
     assert_int_equal(fl_sample_scratch_init(&scratch, N, NULL), FL_OK);
     assert_int_equal(fl_sampler_init(&sm, &s, N, NULL), FL_OK);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(fl_sampler_draw(&sm, x, &scratch, &out, NULL), FL_OK);
+        assert_int_equal(fl_sampler_draw(&sm, x, NULL, &scratch, &out, NULL), FL_OK);
         assert_int_equal(out.id, known[i] >> 48);
     }
     fl_sampler_free(&sm);
@@ -267,13 +267,13 @@ static void test_bias_and_penalties(void **state)
     s.frequency = 0.3f;
     assert_int_equal(fl_sampler_init(&sm, &s, 4, NULL), FL_OK);
     fl_sampler_note(&sm, 2, false);
-    assert_int_equal(fl_sampler_draw(&sm, x, &scratch, &out, NULL), FL_OK);
+    assert_int_equal(fl_sampler_draw(&sm, x, NULL, &scratch, &out, NULL), FL_OK);
     assert_int_equal(out.id, 2);
     fl_sampler_note(&sm, 2, true); /* 3 - 0.8 = 2.2 */
-    assert_int_equal(fl_sampler_draw(&sm, x, &scratch, &out, NULL), FL_OK);
+    assert_int_equal(fl_sampler_draw(&sm, x, NULL, &scratch, &out, NULL), FL_OK);
     assert_int_equal(out.id, 2);
     fl_sampler_note(&sm, 2, true); /* 3 - 1.1 = 1.9 */
-    assert_int_equal(fl_sampler_draw(&sm, x, &scratch, &out, NULL), FL_OK);
+    assert_int_equal(fl_sampler_draw(&sm, x, NULL, &scratch, &out, NULL), FL_OK);
     assert_int_equal(out.id, 1);
     fl_sampler_free(&sm);
 
@@ -285,10 +285,10 @@ static void test_bias_and_penalties(void **state)
     fl_sampler_note(&sm, 2, true);
     fl_sampler_note(&sm, 1, false); /* 0.5 */
     fl_sampler_note(&sm, 0, true);  /* 0.25 */
-    assert_int_equal(fl_sampler_draw(&sm, x, &scratch, &out, NULL), FL_OK);
+    assert_int_equal(fl_sampler_draw(&sm, x, NULL, &scratch, &out, NULL), FL_OK);
     assert_int_equal(out.id, 2);
     const float negative[4] = {-1, -1.5f, -2, -3}; /* -4 -6 -8 -3 */
-    assert_int_equal(fl_sampler_draw(&sm, negative, &scratch, &out, NULL), FL_OK);
+    assert_int_equal(fl_sampler_draw(&sm, negative, NULL, &scratch, &out, NULL), FL_OK);
     assert_int_equal(out.id, 3);
     fl_sampler_free(&sm);
     fl_sample_scratch_free(&scratch);
@@ -309,7 +309,7 @@ static void test_log_probabilities(void **state)
     s.n_top = 3;
     assert_int_equal(fl_sample_scratch_init(&scratch, 5, NULL), FL_OK);
     assert_int_equal(fl_sampler_init(&sm, &s, 5, NULL), FL_OK);
-    assert_int_equal(fl_sampler_draw(&sm, x, &scratch, &out, NULL), FL_OK);
+    assert_int_equal(fl_sampler_draw(&sm, x, NULL, &scratch, &out, NULL), FL_OK);
     assert_int_equal(out.id, 2);
     assert_true(fabs(out.logprob - log(0.05)) < 1e-6);
     assert_int_equal(out.n_top, 3);
@@ -322,7 +322,7 @@ static void test_log_probabilities(void **state)
     fl_sampler_free(&sm);
     s.n_top = 100; /* more than there are */
     assert_int_equal(fl_sampler_init(&sm, &s, 5, NULL), FL_OK);
-    assert_int_equal(fl_sampler_draw(&sm, x, &scratch, &out, NULL), FL_OK);
+    assert_int_equal(fl_sampler_draw(&sm, x, NULL, &scratch, &out, NULL), FL_OK);
     assert_int_equal(out.n_top, 5);
     assert_int_equal(out.top[4].id, 2);
     fl_sampler_free(&sm);
@@ -348,7 +348,7 @@ static void test_not_finite(void **state)
             assert_true(fl_all_finite(x, 9));
             x[at] = bad[i];
             assert_false(fl_all_finite(x, 9));
-            assert_int_equal(fl_sampler_draw(&sm, x, &scratch, &out, &e), FL_NUMERIC);
+            assert_int_equal(fl_sampler_draw(&sm, x, NULL, &scratch, &out, &e), FL_NUMERIC);
         }
     }
     fl_sampler_free(&sm);
