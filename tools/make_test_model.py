@@ -16,11 +16,8 @@ until no decision of the model (top-k of the indexer, choice of experts, best to
 another order of summation could turn it.  Needs torch and safetensors; float32 on the CPU.
 """
 import argparse
-import base64
-import json
 import os
 import random
-import struct
 import sys
 
 import torch
@@ -36,6 +33,8 @@ args = options.parse_args()
 sys.path.insert(0, args.reference)
 import load as reference  # noqa: E402
 from model import Model, mxfp4_dequant, mxfp4_quant, rms  # noqa: E402
+from checkpoint_files import COMMON, K2_NAMES, K3, K3_NAMES, QUANTIZATION  # noqa: E402
+from checkpoint_files import shard_header, write_json, write_k3_config, write_tokenizer  # noqa: E402
 
 BF16, F32 = torch.bfloat16, torch.float32
 RANKS, VOCAB = 280, 300
@@ -43,18 +42,10 @@ SHORT, LONG = 40, 300
 
 # ---- configurations -----------------------------------------------------------------------------
 
-COMMON = dict(
-    architectures=["KimiLinearForCausalLM"], model_type="kimi_linear", vocab_size=VOCAB, rms_norm_eps=1e-5,
-    moe_layer_freq=1, moe_router_activation_func="sigmoid", moe_renormalize=True, use_grouped_topk=True,
-    num_expert_group=1, topk_group=1, mla_use_nope=True, tie_word_embeddings=False, num_nextn_predict_layers=0,
-    max_position_embeddings=1048576, bos_token_id=RANKS, eos_token_id=RANKS + 2, pad_token_id=VOCAB - 1, dtype="bfloat16")
-
-K3 = dict(
-    COMMON, hidden_act="situ", topk_method="noaux_tc", latent_moe_use_norm=True, mla_use_output_gate=True,
-    indexer_rope_dim=0, index_kpool=1)
+TOKENS = dict(vocab_size=VOCAB, bos_token_id=RANKS, eos_token_id=RANKS + 2, pad_token_id=VOCAB - 1)
 
 SECOND = dict(
-    K3, hidden_size=48, num_hidden_layers=6, intermediate_size=80, first_k_dense_replace=2,
+    K3, **TOKENS, hidden_size=48, num_hidden_layers=6, intermediate_size=80, first_k_dense_replace=2,
     num_experts=10, num_experts_per_token=3, num_shared_experts=2, moe_intermediate_size=32,
     routed_expert_hidden_size=64, routed_scaling_factor=1.7, activation_situ_beta=3.0, activation_situ_linear_beta=5.0,
     num_attention_heads=3, num_key_value_heads=3, q_lora_rank=40, kv_lora_rank=32,
@@ -64,7 +55,7 @@ SECOND = dict(
                             short_conv_kernel_size=4, gate_lower_bound=-3.5, use_full_rank_gate=True))
 
 SHARING = dict(
-    K3, hidden_size=40, num_hidden_layers=7, intermediate_size=72, first_k_dense_replace=5,
+    K3, **TOKENS, hidden_size=40, num_hidden_layers=7, intermediate_size=72, first_k_dense_replace=5,
     num_experts=6, num_experts_per_token=2, num_shared_experts=1, moe_intermediate_size=32,
     routed_expert_hidden_size=32, routed_scaling_factor=1.0, activation_situ_beta=4.0, activation_situ_linear_beta=8.0,
     num_attention_heads=2, num_key_value_heads=2, q_lora_rank=24, kv_lora_rank=20,
@@ -76,7 +67,7 @@ SHARING = dict(
                             short_conv_kernel_size=3, gate_lower_bound=-5.0, use_full_rank_gate=True))
 
 LINEAR = dict(
-    COMMON, hidden_size=56, num_hidden_layers=5, intermediate_size=88, hidden_act="silu", first_k_dense_replace=1,
+    COMMON, **TOKENS, hidden_size=56, num_hidden_layers=5, intermediate_size=88, hidden_act="silu", first_k_dense_replace=1,
     num_experts=6, num_experts_per_token=2, num_shared_experts=1, moe_intermediate_size=24, routed_scaling_factor=2.446,
     num_attention_heads=2, num_key_value_heads=2, head_dim=28, q_lora_rank=None, kv_lora_rank=28,
     qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=20, rope_theta=10000.0, rope_scaling=None,
@@ -201,59 +192,23 @@ DTYPE = {F32: "F32", BF16: "BF16", torch.uint8: "U8"}
 
 def write_safetensors(path, names, T, r):
     """Data in the order of names, header in another."""
-    header, at = {"__metadata__": {"format": "pt"}}, 0
-    for n in names:
-        t = T[n]
-        size = t.numel() * t.element_size()
-        assert at % t.element_size() == 0
-        header[n] = {"dtype": DTYPE[t.dtype], "shape": list(t.shape), "data_offsets": [at, at + size]}
-        at += size
-    keys = list(header)
-    r.shuffle(keys)
-    text = json.dumps({k: header[k] for k in keys}, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    def shuffled(keys):
+        r.shuffle(keys)
+        return keys
+
+    entries = {n: (DTYPE[T[n].dtype], T[n].shape, T[n].numel() * T[n].element_size()) for n in names}
     with open(path, "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text)
+        f.write(shard_header(entries, shuffled))
         for n in names:
             f.write(T[n].contiguous().view(torch.uint8).numpy().tobytes())
 
 
-def write_json(path, value):
-    with open(path, "w") as f:
-        json.dump(value, f, indent=1)
-        f.write("\n")
-
-
-def write_tokenizer(folder, names):
-    tokens = [bytes([b]) for b in range(256)]
-    for word in ("th", "the", " the", "in", "er", "an", " a", "re", "on", "  ", "at", "en", "ou", "ing", " m", " message", "me", "ss",
-                 "mess", "age", "message", "\n\n", " =", "role"):
-        tokens.append(word.encode())
-    assert len(tokens) == RANKS == len(set(tokens))
-    with open(os.path.join(folder, "tiktoken.model"), "wb") as f:
-        for rank, token in enumerate(tokens):
-            f.write(base64.b64encode(token) + b" %d\n" % rank)
-    named = {RANKS + i: n for i, n in enumerate(names)} | {VOCAB - 2: "[UNK]", VOCAB - 1: "[PAD]"}
-    plain = ("<|open|>", "<|close|>", "<|sep|>")
-    write_json(os.path.join(folder, "tokenizer_config.json"), {
-        "bos_token": "[BOS]", "eos_token": "[EOS]", "unk_token": "[UNK]", "pad_token": "[PAD]",
-        "tokenizer_class": "TikTokenTokenizer",
-        "added_tokens_decoder": {str(i): {"content": n, "special": n not in plain} for i, n in named.items()}})
-    write_json(os.path.join(folder, "generation_config.json"), {"eos_token_id": RANKS + 2})
-
-
-K3_NAMES = ["[BOS]", "[EOS]", "<|end_of_msg|>", "<|open|>", "<|close|>", "<|sep|>", "[start_header_id]", "[end_header_id]",
-            "<|media_begin|>", "[EOT]", "<|media_content|>", "<|media_end|>", "<|media_pad|>"]
-K2_NAMES = ["[BOS]", "[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>", "<|start_header_id|>", "<|end_header_id|>",
-            "[EOT]", "<|im_system|>", "<|im_middle|>"]
-
-QUANTIZATION = {
-    "quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized", "quantization_status": "compressed",
-    "config_groups": {"group_0": {"targets": ["Linear"], "format": "mxfp4-pack-quantized", "input_activations": None,
-                                  "output_activations": None,
-                                  "weights": {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32,
-                                              "symmetric": True, "dynamic": False, "scale_dtype": "torch.uint8"}}},
-    "ignore": ["re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*", "re:.*lm_head.*"]}
+def tokens():
+    words = ("th", "the", " the", "in", "er", "an", " a", "re", "on", "  ", "at", "en", "ou", "ing", " m", " message", "me", "ss",
+             "mess", "age", "message", "\n\n", " =", "role")
+    out = [bytes([b]) for b in range(256)] + [w.encode() for w in words]
+    assert len(out) == RANKS == len(set(out))
+    return out
 
 
 def write_second(folder, c, T, r):
@@ -270,10 +225,8 @@ def write_second(folder, c, T, r):
         write_safetensors(os.path.join(folder, s), [n for n in names if place[n] == s], T, r)
     total = sum(t.numel() * t.element_size() for t in T.values())
     write_json(os.path.join(folder, "model.safetensors.index.json"), {"metadata": {"total_size": total}, "weight_map": place})
-    top = {"architectures": ["KimiK3ForConditionalGeneration"], "model_type": "kimi_k3", "dtype": "bfloat16",
-           "tie_word_embeddings": False, "bos_token_id": RANKS, "eos_token_id": RANKS + 2, "pad_token_id": VOCAB - 1}
-    write_json(os.path.join(folder, "config.json"), dict(top, text_config=dict(c, quantization_config=QUANTIZATION)))
-    write_tokenizer(folder, K3_NAMES)
+    write_k3_config(folder, c, RANKS)
+    write_tokenizer(folder, tokens(), K3_NAMES, VOCAB)
 
 
 def write_single(folder, c, T, r, special_names):
@@ -286,7 +239,7 @@ def write_single(folder, c, T, r, special_names):
     names = sorted(T, key=lambda n: (-T[n].element_size(), r.random()))
     write_safetensors(os.path.join(folder, "model.safetensors"), names, T, r)
     write_json(os.path.join(folder, "config.json"), c)
-    write_tokenizer(folder, special_names)
+    write_tokenizer(folder, tokens(), special_names, VOCAB)
 
 
 def write_sharing(folder, c, T, r):
