@@ -145,9 +145,18 @@ static fl_tensor random_tensor(fl_dtype t, int64_t rows, int64_t cols)
             memcpy(&x, &f, sizeof x);
         else if (t == FL_BF16 || t == FL_F16) /* about 0.5 .. 2, both signs */
             x = (x & 0x80ff80ffu) | (t == FL_BF16 ? 0x3f003f00u : 0x38003800u);
+        else if (t == FL_F8_BLOCK) /* no NaN */
+            x &= 0xbfbfbfbfu;
         memcpy(p + 4 * i, &x, sizeof x);
     }
     w.data = p;
+    if (t == FL_F8_BLOCK) {
+        int64_t blocks = fl_f8_blocks(rows) * fl_f8_blocks(cols);
+        float *s = room((size_t)blocks * sizeof *s);
+        for (int64_t i = 0; i < blocks; i++)
+            s[i] = 0.01f;
+        w.block_scale = s;
+    }
     if (t == FL_MXFP4) {
         uint8_t *s = room((size_t)(rows * cols / FL_MX_GROUP));
         for (int64_t i = 0; i < rows * cols / FL_MX_GROUP; i++)
@@ -226,6 +235,7 @@ static void release(bench *b)
     for (int i = 0; i < b->copies * b->stack; i++) {
         fl_free_aligned((void *)b->weights[i].data);
         fl_free_aligned((void *)b->weights[i].scale);
+        fl_free_aligned((void *)b->weights[i].block_scale);
     }
     fl_free_aligned(b->weights);
 }
@@ -314,21 +324,21 @@ static void bench_experts(fl_dtype t, int64_t z, int64_t inner, int experts, int
 
 static void bench_level(void)
 {
-    static const fl_dtype types[] = {FL_BF16, FL_F32, FL_F16, FL_MXFP4};
+    static const fl_dtype types[] = {FL_BF16, FL_F32, FL_F16, FL_F8_BLOCK, FL_MXFP4};
     static const int rows[] = {1, 8, 64, 256};
     measure_machine();
-    for (int t = 0; t < 4; t++) {
+    for (int t = 0; t < 5; t++) {
         bench_linear(types[t], 4096, 4096, 1, false);
         bench_linear(types[t], 1024, 1024, 1, true);
     }
-    for (int t = 0; t < 4; t += 3) {
+    for (int t = 0; t < 5; t += t ? 1 : 3) {
         for (int r = 1; r < 4; r++) {
             bench_linear(types[t], 256, 256, rows[r], true);
             bench_linear(types[t], 1024, 1024, rows[r], true);
             bench_linear(types[t], 4096, 4096, rows[r], false);
         }
     }
-    for (int t = 0; t < 4; t += 3) {
+    for (int t = 0; t < 5; t += t ? 1 : 3) {
         for (int r = 0; r < 4; r++)
             bench_experts(types[t], 1024, 768, 128, rows[r]);
     }

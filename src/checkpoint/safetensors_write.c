@@ -42,7 +42,7 @@ static fl_status check(const char *const *names, const fl_tensor *tensors, size_
         const fl_tensor *t = &tensors[i];
         bool existing;
         int64_t elements;
-        if (t->dtype == FL_MXFP4 || t->ndim < 0 || t->ndim > FL_MAX_DIMS ||
+        if (t->dtype >= FL_MXFP4 || t->ndim < 0 || t->ndim > FL_MAX_DIMS ||
             !fl_shape_elements(t->shape, t->ndim, &elements) || (!t->data && elements > 0))
             s = fl_fail(err, FL_ARGUMENT, "tensor %.200s cannot be written: %s", names[i],
                         t->dtype == FL_MXFP4 ? "MXFP4 is not a type of the format"

@@ -36,7 +36,7 @@ int fl_dtype_bits(fl_dtype dtype)
 bool fl_dtype_parse(const char *text, size_t len, fl_dtype *out)
 {
     for (int i = 0; i < FL_DTYPE_COUNT; i++) {
-        if (i != FL_MXFP4 && strlen(dtypes[i].name) == len &&
+        if (i < FL_MXFP4 && strlen(dtypes[i].name) == len &&
             memcmp(dtypes[i].name, text, len) == 0) {
             *out = (fl_dtype)i;
             return true;
@@ -70,12 +70,19 @@ int64_t fl_tensor_elements(const fl_tensor *t)
     return n;
 }
 
+int64_t fl_dtype_bytes(fl_dtype dtype, int64_t elements, int64_t row)
+{
+    if (dtype == FL_MXFP4)
+        return elements / 2 + elements / FL_MX_GROUP;
+    int64_t bytes = elements * (fl_dtype_bits(dtype) / 8);
+    if (dtype == FL_F8_BLOCK && row > 0)
+        bytes += fl_f8_blocks(elements / row) * fl_f8_blocks(row) * (int64_t)sizeof(float);
+    return bytes;
+}
+
 int64_t fl_tensor_bytes(const fl_tensor *t)
 {
-    int64_t n = fl_tensor_elements(t);
-    if (t->dtype == FL_MXFP4)
-        return n / 2 + n / FL_MX_GROUP;
-    return n * (fl_dtype_bits(t->dtype) / 8);
+    return fl_dtype_bytes(t->dtype, fl_tensor_elements(t), t->ndim ? t->shape[t->ndim - 1] : 1);
 }
 
 char *fl_shape_text(const int64_t *shape, int ndim, char *out, size_t size)
@@ -176,7 +183,7 @@ float fl_f16_to_f32(uint16_t x)
 }
 
 /* E4M3 as in checkpoints ("fn"): the top exponent holds numbers too, only all ones is NaN. */
-static float e4m3_to_f32(uint8_t x)
+float fl_e4m3_to_f32(uint8_t x)
 {
     if ((x & 0x7f) == 0x7f)
         return float_from((uint32_t)x >> 7 << 31 | 0x7fc00000);
@@ -204,6 +211,16 @@ static void mxfp4_to_f32(const fl_tensor *t, int64_t first, int64_t n, float *ou
     }
 }
 
+static void f8_block_to_f32(const fl_tensor *t, int64_t first, int64_t n, float *out)
+{
+    const uint8_t *byte = t->data;
+    int64_t width = t->shape[t->ndim - 1], pitch = fl_f8_blocks(width);
+    for (int64_t i = first; i < first + n; i++) {
+        int64_t block = i / width / FL_F8_SIDE * pitch + i % width / FL_F8_SIDE;
+        *out++ = fl_e4m3_to_f32(byte[i]) * t->block_scale[block];
+    }
+}
+
 fl_status fl_tensor_to_f32(const fl_tensor *t, int64_t first, int64_t n, float *out)
 {
     int64_t total = fl_tensor_elements(t);
@@ -226,7 +243,7 @@ fl_status fl_tensor_to_f32(const fl_tensor *t, int64_t first, int64_t n, float *
         return FL_OK;
     case FL_F8_E4M3:
         for (int64_t i = 0; i < n; i++)
-            out[i] = e4m3_to_f32(byte[first + i]);
+            out[i] = fl_e4m3_to_f32(byte[first + i]);
         return FL_OK;
     case FL_F8_E5M2:
         for (int64_t i = 0; i < n; i++)
@@ -236,6 +253,11 @@ fl_status fl_tensor_to_f32(const fl_tensor *t, int64_t first, int64_t n, float *
         if (first % 2 || n % 2 || !t->scale)
             return FL_ARGUMENT;
         mxfp4_to_f32(t, first, n, out);
+        return FL_OK;
+    case FL_F8_BLOCK:
+        if (t->ndim < 1 || !t->block_scale)
+            return FL_ARGUMENT;
+        f8_block_to_f32(t, first, n, out);
         return FL_OK;
     default:
         return FL_UNSUPPORTED;

@@ -7,8 +7,10 @@
 
 #include "base/status.h"
 
-/* name, safetensors spelling, bits per element.  MXFP4 is never in a header: it is the pair
- * X.weight_packed + X.weight_scale (compressed-tensors), 4-bit codes with one E8M0 byte per 32. */
+/* name, safetensors spelling, bits per element.  The last two are never in a header, they are pairs
+ * of tensors.  MXFP4: X.weight_packed + X.weight_scale (compressed-tensors), 4-bit codes with one
+ * E8M0 byte per 32.  F8_BLOCK: X.weight (F8_E4M3) + X.weight_scale_inv (F32), one factor for each
+ * block of 128 rows and 128 columns; the blocks at the lower and right edge may be smaller. */
 #define FL_DTYPE_MAP(X)                                                                            \
     X(F32, "F32", 32)                                                                              \
     X(BF16, "BF16", 16)                                                                            \
@@ -26,7 +28,8 @@
     X(F8_E4M3, "F8_E4M3", 8)                                                                       \
     X(F8_E5M2, "F8_E5M2", 8)                                                                       \
     X(F8_E8M0, "F8_E8M0", 8)                                                                       \
-    X(MXFP4, "MXFP4", 4)
+    X(MXFP4, "MXFP4", 4)                                                                           \
+    X(F8_BLOCK, "F8_BLOCK", 8)
 
 typedef enum fl_dtype {
 #define FL_DTYPE_ENUM(name, text, bits) FL_##name,
@@ -35,7 +38,7 @@ typedef enum fl_dtype {
         FL_DTYPE_COUNT
 } fl_dtype;
 
-enum { FL_MAX_DIMS = 6, FL_MX_GROUP = 32 };
+enum { FL_MAX_DIMS = 6, FL_MX_GROUP = 32, FL_F8_SIDE = 128 };
 
 typedef struct fl_tensor {
     fl_dtype dtype;
@@ -43,11 +46,21 @@ typedef struct fl_tensor {
     int64_t shape[FL_MAX_DIMS]; /* logical elements: an MXFP4 matrix is [out, in] */
     const void *data;           /* NULL while only planning; MXFP4: packed codes [out][in / 2] */
     const uint8_t *scale;       /* MXFP4 only: E8M0 bytes [out][in / 32] */
+    const float *block_scale;   /* F8_BLOCK only: [fl_f8_blocks(out)][fl_f8_blocks(in)] */
 } fl_tensor;
 
 const char *fl_dtype_name(fl_dtype dtype); /* "BF16" */
 int fl_dtype_bits(fl_dtype dtype);
 bool fl_dtype_parse(const char *text, size_t len, fl_dtype *out); /* header spellings only */
+
+/* Blocks of F8_BLOCK along n rows or columns. */
+static inline int64_t fl_f8_blocks(int64_t n)
+{
+    return (n + FL_F8_SIDE - 1) / FL_F8_SIDE;
+}
+
+/* Bytes of so many elements in rows of `row` (the last dim), with their scales. */
+int64_t fl_dtype_bytes(fl_dtype dtype, int64_t elements, int64_t row);
 int64_t fl_tensor_elements(const fl_tensor *t);
 int64_t fl_tensor_bytes(const fl_tensor *t); /* with scales */
 /* Writes "[2, 3]" to out (size bytes, always terminated) and returns out. */
@@ -64,13 +77,15 @@ FL_MUST_CHECK fl_status fl_tensor_mxfp4(const fl_tensor *packed, const fl_tensor
                                         fl_tensor *out, fl_error *err);
 
 /* Decodes n elements starting at element `first` into float32: F32, BF16, F16, F8_E4M3, F8_E5M2,
- * and MXFP4 (first and n multiples of 2).  Exact.  FL_UNSUPPORTED for other types, FL_ARGUMENT for
+ * F8_BLOCK (value times factor, rounded once), and MXFP4 (first and n multiples of 2).  Exact but
+ * for F8_BLOCK.  FL_UNSUPPORTED for other types, FL_ARGUMENT for
  * a range outside the tensor or a tensor without data. */
 FL_MUST_CHECK fl_status fl_tensor_to_f32(const fl_tensor *t, int64_t first, int64_t n, float *out);
 
 float fl_bf16_to_f32(uint16_t x);
 uint16_t fl_f32_to_bf16(float x); /* round to nearest even; NaN stays NaN */
 float fl_f16_to_f32(uint16_t x);
+float fl_e4m3_to_f32(uint8_t x);      /* the variant of checkpoints: no infinities, 127 is NaN */
 float fl_e8m0_to_f32(uint8_t x);      /* 2^(x - 127); 255 is NaN */
 extern const float fl_e2m1_table[16]; /* the sixteen MXFP4 code values */
 

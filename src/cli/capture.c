@@ -137,8 +137,8 @@ fl_status cli_capture_write(const cli_capture *c, const char *path, fl_error *er
 {
     const char *names[2] = {"logits", "layers"};
     fl_tensor t[2] = {
-        {FL_F32, 2, {c->keep, c->vocab}, c->logits, NULL},
-        {FL_F32, 3, {c->n_layers, c->keep, c->hidden}, c->layers, NULL},
+        {.dtype = FL_F32, .ndim = 2, .shape = {c->keep, c->vocab}, .data = c->logits},
+        {.dtype = FL_F32, .ndim = 3, .shape = {c->n_layers, c->keep, c->hidden}, .data = c->layers},
     };
     return fl_safetensors_write(path, names, t, c->layers ? 2 : 1, err);
 }

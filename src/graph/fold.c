@@ -44,15 +44,18 @@ static fl_status fold_view(fl_graph *g, const fl_node *node, fl_error *err)
     if (out->n_tensors != in->n_tensors)
         return fl_fail(err, FL_INTERNAL, "a view of %d tensors cannot be %d", (int)in->n_tensors,
                        (int)out->n_tensors);
-    if (in->dtype == FL_MXFP4) {
-        int64_t row = in->ndim ? in->dim[in->ndim - 1] : 0;
-        if (!row || row % FL_MX_GROUP || offset % row || !out->ndim ||
-            out->dim[out->ndim - 1] != row)
-            return fl_fail(err, FL_MODEL,
-                           "a view of MXFP4 must take whole rows of %lld elements, "
-                           "a multiple of %d",
-                           (long long)row, FL_MX_GROUP);
-    }
+    int64_t row = in->ndim ? in->dim[in->ndim - 1] : 0;
+    bool whole = row && offset % row == 0 && out->ndim && out->dim[out->ndim - 1] == row;
+    if (in->dtype == FL_MXFP4 && (!whole || row % FL_MX_GROUP))
+        return fl_fail(err, FL_MODEL,
+                       "a view of MXFP4 must take whole rows of %lld elements, a multiple of %d",
+                       (long long)row, FL_MX_GROUP);
+    if (in->dtype == FL_F8_BLOCK && (!whole || offset / row % FL_F8_SIDE))
+        return fl_fail(
+            err, FL_MODEL,
+            "a view of F8_BLOCK must take whole rows of %lld elements, the first of them "
+            "a multiple of %d",
+            (long long)row, FL_F8_SIDE);
     fl_tensor *to = declare(g, node, 0);
     if (!to)
         return fl_graph_nomem(err);
@@ -61,6 +64,8 @@ static fl_status fold_view(fl_graph *g, const fl_node *node, fl_error *err)
             to[k].data = (const char *)from[k].data + offset * fl_dtype_bits(in->dtype) / 8;
         if (from[k].scale)
             to[k].scale = from[k].scale + offset / FL_MX_GROUP;
+        if (from[k].block_scale)
+            to[k].block_scale = from[k].block_scale + offset / row / FL_F8_SIDE * fl_f8_blocks(row);
     }
     return FL_OK;
 }

@@ -81,9 +81,10 @@ static fl_status check_tensors(const char *name, const fl_tensor *t, int32_t n, 
                            fl_shape_text(t->shape, t->ndim, a, sizeof a));
     }
     for (int32_t i = 0; i < n; i++) {
-        if (t[i].dtype == FL_MXFP4 && !t[i].data != !t[i].scale)
-            return fl_fail(err, FL_ARGUMENT, "constant %s: MXFP4 codes and scales come together",
-                           name);
+        if ((t[i].dtype == FL_MXFP4 && !t[i].data != !t[i].scale) ||
+            (t[i].dtype == FL_F8_BLOCK && (!t[i].ndim || !t[i].data != !t[i].block_scale)))
+            return fl_fail(err, FL_ARGUMENT, "constant %s: %s values and scales come together",
+                           name, fl_dtype_name(t[i].dtype));
         if (!same_shape(&t[0], &t[i]))
             return fl_fail(err, FL_MODEL,
                            "constant %s: tensor %d of the stack is %s %s, the first is %s %s", name,

@@ -56,7 +56,7 @@ fl_status fl_inventory_part(fl_inventory *v, const char *name, fl_error *err)
 
 /* ---- one tensor ---- */
 
-/* The two halves of an MXFP4 matrix.  The suffix follows the name. */
+/* The other part of X.weight, or one of its two parts.  The suffix follows the name. */
 static const fl_tensor_info *find_half(const fl_inventory *v, const char *name, const char *suffix)
 {
     char half[512];
@@ -128,7 +128,7 @@ static fl_status take_plain(fl_inventory *v, const fl_tensor_info *info, const f
 {
     mark(v, info);
     if (!info->shape_known) {
-        out->dtype = want->dtype == FL_MXFP4 ? FL_BF16 : want->dtype;
+        out->dtype = want->dtype >= FL_MXFP4 ? FL_BF16 : want->dtype;
         return FL_OK;
     }
     if (!is_float(info->tensor.dtype) || !shape_fits(&info->tensor, want))
@@ -166,13 +166,41 @@ static fl_status take_pair(fl_inventory *v, const fl_tensor_info *packed,
     return FL_OK;
 }
 
+/* F8_E4M3 values with their factors.  The blocks lie in the matrix as it is stored, so its shape
+ * must be the one that is wanted. */
+static fl_status take_f8(fl_inventory *v, const fl_tensor_info *values, const fl_tensor_info *scale,
+                         const fl_wanted *want, fl_tensor *out, fl_error *err)
+{
+    const fl_tensor *t = &values->tensor, *s = &scale->tensor;
+    bool matrix = want->ndim == 2;
+    int64_t dim[2] = {fl_f8_blocks(want->dim[0]), fl_f8_blocks(want->dim[matrix ? 1 : 0])};
+    mark(v, values);
+    mark(v, scale);
+    out->dtype = FL_F8_BLOCK;
+    if (!matrix || (values->shape_known && (t->dtype != FL_F8_E4M3 || t->ndim != 2 ||
+                                            memcmp(t->shape, want->dim, sizeof dim) != 0)))
+        return note_wrong(v, values, "F8_E4M3", want->dim, want->ndim, err);
+    if (scale->shape_known &&
+        (s->dtype != FL_F32 || s->ndim != 2 || memcmp(s->shape, dim, sizeof dim) != 0))
+        return note_wrong(v, scale, "F32", dim, 2, err);
+    if (t->data && s->data) {
+        out->data = t->data;
+        out->block_scale = s->data;
+    }
+    return FL_OK;
+}
+
 static fl_status note_missing(fl_inventory *v, const char *name, fl_error *err)
 {
+    const fl_tensor_info *plain = fl_checkpoint_find(v->ck, name);
     const fl_tensor_info *packed = find_half(v, name, "_packed");
-    const char *half = packed ? "_scale" : find_half(v, name, "_scale") ? "_packed" : "";
+    const char *half = plain                          ? "_scale_inv"
+                       : packed                       ? "_scale"
+                       : find_half(v, name, "_scale") ? "_packed"
+                                                      : "";
     const char *own = fl_arena_printf(&v->arena, "%s%s", name, half);
-    if (packed)
-        mark(v, packed);
+    if (plain || packed)
+        mark(v, plain ? plain : packed);
     return own && fl_vec_push(&v->missing, own) ? FL_OK : nomem(err);
 }
 
@@ -183,8 +211,11 @@ fl_status fl_inventory_take(fl_inventory *v, const fl_wanted *want, bool count, 
     memcpy(out->shape, want->dim, sizeof out->shape);
     const fl_tensor_info *plain = fl_checkpoint_find(v->ck, want->name);
     const fl_tensor_info *packed = plain ? NULL : find_half(v, want->name, "_packed");
-    const fl_tensor_info *scale = packed ? find_half(v, want->name, "_scale") : NULL;
-    if (plain)
+    const fl_tensor_info *scale = find_half(v, want->name, plain ? "_scale_inv" : "_scale");
+    bool pair = (plain || packed) && scale;
+    if (plain && scale)
+        FL_TRY(take_f8(v, plain, scale, want, out, err));
+    else if (plain && !(plain->shape_known && plain->tensor.dtype == FL_F8_E4M3))
         FL_TRY(take_plain(v, plain, want, out, err));
     else if (packed && scale)
         FL_TRY(take_pair(v, packed, scale, want, out, err));
@@ -192,7 +223,7 @@ fl_status fl_inventory_take(fl_inventory *v, const fl_wanted *want, bool count, 
         FL_TRY(note_missing(v, want->name, err));
     if (count && v->part < v->parts.n) {
         fl_part *part = &v->parts.data[v->part];
-        part->tensors += packed && scale ? 2 : 1;
+        part->tensors += pair ? 2 : 1;
         part->parameters += fl_tensor_elements(out);
         part->bytes += fl_tensor_bytes(out);
     }

@@ -122,6 +122,7 @@ static void make_alike(fl_tensor *t, int n)
         t[i].dtype = t[0].dtype;
         t[i].data = NULL;
         t[i].scale = NULL;
+        t[i].block_scale = NULL;
     }
 }
 

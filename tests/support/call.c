@@ -200,6 +200,8 @@ static void put_weight(rng *r, fl_dtype dtype, void *data, int64_t i)
     else if (dtype == FL_F16) /* exponents from 2^-5 to 2, and a zero or denormal now and then */
         ((uint16_t *)data)[i] =
             (uint16_t)((rng_next(r) & 0x83ff) | (rng_one_in(r, 30) ? 0 : rng_int(r, 10, 16) << 10));
+    else if (dtype == FL_F8_BLOCK) /* all but NaN */
+        ((uint8_t *)data)[i] = (uint8_t)(rng_int(r, 0, 126) | rng_int(r, 0, 1) << 7);
     else
         fail_msg("no random numbers of type %d", (int)dtype);
 }
@@ -209,12 +211,21 @@ static void make_tensor(tc *c, fl_tensor *t)
     int64_t n = fl_tensor_elements(t);
     size_t bytes = (size_t)(n * fl_dtype_bits(t->dtype) / 8);
     size_t align = t->dtype == FL_MXFP4 ? 1 : (size_t)fl_dtype_bits(t->dtype) / 8;
+    int64_t width = t->shape[t->ndim - 1];
     unsigned char *data = tc_alloc(c, bytes, align);
     c->blocks->input = true;
     t->data = data;
     if (t->dtype != FL_MXFP4) {
         for (int64_t i = 0; i < n; i++)
             put_weight(c->random, t->dtype, data, i);
+        if (t->dtype == FL_F8_BLOCK) {
+            int64_t blocks = fl_f8_blocks(n / width) * fl_f8_blocks(width);
+            float *factor = tc_alloc(c, (size_t)blocks * sizeof *factor, sizeof *factor);
+            c->blocks->input = true;
+            t->block_scale = factor;
+            for (int64_t i = 0; i < blocks; i++)
+                factor[i] = rng_float(c->random, 0.001f, 0.01f);
+        }
         return;
     }
     uint8_t *scale = tc_alloc(c, (size_t)(n / FL_MX_GROUP), 1);

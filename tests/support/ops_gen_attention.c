@@ -94,10 +94,10 @@ static void delta_magnitude(tc *c, bool fast, ops_magnitude *m)
 
 static void make_mla(tc *c)
 {
-    static const fl_dtype types[] = {FL_F32, FL_BF16, FL_F16, FL_MXFP4};
+    static const fl_dtype types[] = {FL_F32, FL_BF16, FL_F16, FL_F8_BLOCK, FL_MXFP4};
     rng *r = c->random;
     blocky_step(c);
-    fl_dtype type = types[rng_int(r, 0, 3)];
+    fl_dtype type = types[rng_int(r, 0, 4)];
     bool crowd = rng_one_in(r, 10); /* more heads than are worked on together */
     int64_t heads = crowd ? 35 : rng_int(r, 1, 4), nope = rng_int(r, 1, crowd ? 2 : 20);
     int64_t dv = rng_int(r, 1, crowd ? 2 : 18), pe = rng_int(r, 0, 12);

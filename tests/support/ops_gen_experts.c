@@ -136,12 +136,12 @@ enum { Z, IDS, WEIGHTS, W1, W3, W2 };
 
 static void make_experts(tc *c)
 {
-    static const fl_dtype types[] = {FL_MXFP4, FL_MXFP4, FL_BF16, FL_F16, FL_F32};
+    static const fl_dtype types[] = {FL_MXFP4, FL_MXFP4, FL_F8_BLOCK, FL_BF16, FL_F16, FL_F32};
     static const char *const acts[] = {"b*tanh(g/b)*sigmoid(g) * l*tanh(u/l)", "silu(g)*u",
                                        "gelu(g)*u"};
     rng *r = c->random;
     tc_step_random(c, rng_one_in(r, 3) ? 60 : 8, 200);
-    fl_dtype type = types[rng_int(r, 0, 4)];
+    fl_dtype type = types[rng_int(r, 0, 5)];
     int64_t grain = type == FL_MXFP4 ? 32 : 1;
     int64_t z = grain * rng_int(r, 1, 130 / grain), inner = grain * rng_int(r, 1, 130 / grain);
     int32_t n = (int32_t)rng_int(r, 1, rng_one_in(r, 3) ? 20 : 5);

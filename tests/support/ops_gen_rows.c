@@ -56,6 +56,9 @@ static void make_cast(tc *c)
     if (rng_one_in(c->random, 3))
         tc_const(c, FL_MXFP4, 1, 2,
                  (int64_t[]){rng_int(c->random, 1, 9), 32 * rng_int(c->random, 1, 5)});
+    else if (rng_one_in(c->random, 3))
+        tc_const(c, FL_F8_BLOCK, 1, 2,
+                 (int64_t[]){rng_int(c->random, 1, 300), rng_int(c->random, 1, 300)});
     else
         tc_const(c, float_type(c), 1, 2,
                  (int64_t[]){rng_int(c->random, 1, 9), rng_int(c->random, 1, 90)});

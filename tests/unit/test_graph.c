@@ -113,6 +113,9 @@ static void test_constants(void **state)
     assert_int_equal(fl_graph_const(g, "deep", stack, 1, &v, &err), FL_ARGUMENT);
     fl_tensor mx = {.dtype = FL_MXFP4, .ndim = 2, .shape = {2, 32}, .data = stack};
     assert_int_equal(fl_graph_const(g, "mx", &mx, 1, &v, &err), FL_ARGUMENT);
+    mx.dtype = FL_F8_BLOCK;
+    assert_int_equal(fl_graph_const(g, "f8", &mx, 1, &v, &err), FL_ARGUMENT);
+    assert_string_equal(err.message, "constant f8: F8_BLOCK values and scales come together");
     assert_int_equal(v, FL_NONE);
 }
 
@@ -316,6 +319,41 @@ static void test_fold_mxfp4_view_refused(void **state)
     assert_non_null(strstr(err.message, "must take whole rows of 64"));
 }
 
+/* Rows of a matrix in blocks may be taken from where a row of blocks begins. */
+static void test_fold_f8_view(void **state)
+{
+    (void)state;
+    static uint8_t values[2][300 * 200];
+    static float scales[2][3 * 2];
+    fl_tensor t[2];
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < 300 * 200; i++)
+            values[k][i] = (uint8_t)(i * 89 + k) & 0x77;
+        for (int i = 0; i < 6; i++)
+            scales[k][i] = (float)(1 + i + 6 * k);
+        t[k] = (fl_tensor){.dtype = FL_F8_BLOCK, .ndim = 2, .shape = {300, 200}, .data = values[k]};
+        t[k].block_scale = scales[k];
+    }
+    fl_val w;
+    OK(fl_graph_const(g, "w", t, 2, &w, &err));
+    fl_val part = add("view", LIST(w), ATTRS(INT("offset", 128 * 200), DIMS(2, 150, 200)));
+    finish(add("linear", LIST(source(200), part), NONE));
+    const fl_tensor *cut = g->values.data[part].tensors;
+    for (int k = 0; k < 2; k++) {
+        static float want[150 * 200], got[150 * 200];
+        OK(fl_tensor_to_f32(&t[k], 128 * 200, 150 * 200, want));
+        OK(fl_tensor_to_f32(&cut[k], 0, 150 * 200, got));
+        assert_memory_equal(want, got, sizeof want);
+    }
+    teardown(NULL);
+    setup(NULL);
+    OK(fl_graph_const(g, "w", t, 2, &w, &err));
+    part = add("view", LIST(w), ATTRS(INT("offset", 127 * 200), DIMS(2, 2, 200)));
+    OK(fl_graph_tap(g, "out", 0, add("linear", LIST(source(200), part), NONE), &err));
+    assert_int_equal(fl_graph_finish(g, &err), FL_MODEL);
+    assert_non_null(strstr(err.message, "must take whole rows of 200"));
+}
+
 /* ---- pruning, merging, order ---- */
 
 static void test_prune(void **state)
@@ -445,6 +483,7 @@ int main(void)
         T(test_fold_refusals),
         T(test_fold_views),
         T(test_fold_mxfp4_view_refused),
+        T(test_fold_f8_view),
         T(test_prune),
         T(test_merge),
         T(test_merge_is_bounded),

@@ -11,7 +11,7 @@
 
 static folder f;
 
-/* 144 bytes in all kinds of shapes. */
+/* 546 bytes in all kinds of shapes. */
 static const char header[] =
     "{\"embed.weight\":{\"dtype\":\"F32\",\"shape\":[4,2],\"data_offsets\":[0,32]},"
     "\"half\":{\"dtype\":\"F16\",\"shape\":[1,2,1],\"data_offsets\":[32,36]},"
@@ -24,7 +24,10 @@ static const char header[] =
     "\"half.weight_packed\":{\"dtype\":\"U8\",\"shape\":[2,16],\"data_offsets\":[98,130]},"
     "\"bytes\":{\"dtype\":\"U8\",\"shape\":[6],\"data_offsets\":[130,136]},"
     "\"extra.a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[136,140]},"
-    "\"extra.b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[140,144]}}";
+    "\"extra.b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[140,144]},"
+    "\"extra.f.weight_scale_inv\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[144,152]},"
+    "\"extra.f.weight\":{\"dtype\":\"F8_E4M3\",\"shape\":[3,130],\"data_offsets\":[152,542]},"
+    "\"extra.lone.weight\":{\"dtype\":\"F8_E4M3\",\"shape\":[2,2],\"data_offsets\":[542,546]}}";
 
 static int set_up(void **state)
 {
@@ -34,7 +37,7 @@ static int set_up(void **state)
     size_t pad = (8 - (sizeof header - 1) % 8) % 8;
     char padded[sizeof header + 8];
     snprintf(padded, sizeof padded, "%s%*s", header, (int)pad, "");
-    folder_shard(&f, "model.safetensors", padded, 144);
+    folder_shard(&f, "model.safetensors", padded, 546);
     return 0;
 }
 
@@ -104,10 +107,12 @@ static void test_weights(void **state)
          "g:at('there', 'second') g:weight('q.weight', {2, 32}) g:weight('q.weight', {2, 32})\n"
          "g:weight('half', 2)\n"
          "g:stack('e.%d.weight', 2, {2, 2}) out(x)\n"
+         "g:at('else', 'third') g:weight('extra.f.weight', {3, 130})\n"
          "g:unused('by') g:layer(0, 'a') g:layer(1, 'b') g:context(77)",
          &o);
-    assert_int_equal(fl_model_parts(o.m), 2);
-    fl_part here = fl_model_part(o.m, 0), there = fl_model_part(o.m, 1);
+    assert_int_equal(fl_model_parts(o.m), 3);
+    fl_part here = fl_model_part(o.m, 0), there = fl_model_part(o.m, 1),
+            third = fl_model_part(o.m, 2);
     assert_string_equal(here.name, "part");
     assert_int_equal(here.tensors, 2);
     assert_int_equal(here.bytes, 8);
@@ -115,6 +120,9 @@ static void test_weights(void **state)
     assert_int_equal(there.tensors, 2 + 2);
     assert_int_equal(there.parameters, 64 + 8);
     assert_int_equal(there.bytes, 34 + 16);
+    assert_int_equal(third.tensors, 2);
+    assert_int_equal(third.parameters, 390);
+    assert_int_equal(third.bytes, 390 + 8);
     assert_int_equal(fl_model_unknown(o.m), 2);
     assert_string_equal(fl_model_unknown_name(o.m, 0), "e.2.weight");
     assert_string_equal(fl_model_unknown_name(o.m, 1), "half.weight_packed");
@@ -155,6 +163,11 @@ static void test_wrong_weights(void **state)
         {"out(x) g:weight('embed.weight', {2, 4})", FL_MODEL, "embed.weight"},
         {"out(x) g:weight('q.weight', {2, 64})", FL_FORMAT, "q.weight_packed"},
         {"out(x) g:weight('q.weight', {4, 16})", FL_FORMAT, "q.weight_packed"},
+        {"out(x) g:weight('extra.lone.weight', {2, 2})", FL_NOTFOUND,
+         "1 tensor missing: extra.lone.weight_scale_inv"},
+        {"out(x) g:weight('extra.f.weight', 390)", FL_FORMAT,
+         "extra.f.weight in model.safetensors is F8_E4M3 [3, 130], expected F8_E4M3 [390]"},
+        {"out(x) g:weight('extra.f.weight', {129, 130})", FL_FORMAT, "expected F8_E4M3 [129, 130]"},
         {"out(x) g:stack('e.%d.weight', 3, {2, 2})", FL_MODEL, "e.%d.weight"},
         {"g:weight('half')", FL_MODEL, "test.lua:3: bad argument #2 to 'weight' (not a shape)"},
         {"g:weight('half', {})", FL_MODEL, "not a shape"},

@@ -118,6 +118,29 @@ static void test_mxfp4(void **state)
     assert_int_equal(fl_tensor_to_f32(&t, 0, 3, out), FL_ARGUMENT);
 }
 
+/* Every value times the factor of its block, ragged at both edges, from the middle of a row on. */
+static void test_f8_blocks(void **state)
+{
+    (void)state;
+    enum { ROWS = 130, COLS = 300, BLOCKS = 2 * 3, FROM = 299 };
+    static uint8_t values[ROWS * COLS];
+    static float out[ROWS * COLS];
+    float scale[BLOCKS];
+    for (int i = 0; i < ROWS * COLS; i++)
+        values[i] = (uint8_t)(i * 89 + i / 256);
+    for (int i = 0; i < BLOCKS; i++)
+        scale[i] = 0.3f * (float)(i + 1);
+    fl_tensor t = {.dtype = FL_F8_BLOCK, .ndim = 2, .shape = {ROWS, COLS}, .data = values};
+    assert_int_equal(fl_tensor_to_f32(&t, 0, 1, out), FL_ARGUMENT);
+    t.block_scale = scale;
+    assert_int_equal(fl_tensor_bytes(&t), sizeof values + sizeof scale);
+    assert_int_equal(fl_tensor_to_f32(&t, FROM, ROWS * COLS - FROM, out), FL_OK);
+    for (int i = FROM; i < ROWS * COLS; i++) {
+        int block = i / COLS / 128 * 3 + i % COLS / 128;
+        assert_same(out[i - FROM], define(values[i], 4, 3, false) * scale[block], (unsigned)i);
+    }
+}
+
 static void test_mxfp4_pairs_refused(void **state)
 {
     (void)state;
@@ -182,6 +205,7 @@ static void test_sizes_and_names(void **state)
         assert_int_equal(d, i);
     }
     assert_false(fl_dtype_parse("MXFP4", 5, &d));
+    assert_false(fl_dtype_parse("F8_BLOCK", 8, &d));
     assert_false(fl_dtype_parse("F3", 2, &d));
     assert_false(fl_dtype_parse("F322", 4, &d));
 }
@@ -205,10 +229,10 @@ static void test_decoding_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sixteen_bits),        cmocka_unit_test(test_bf16_rounds_to_even),
-        cmocka_unit_test(test_eight_bits),          cmocka_unit_test(test_mxfp4),
-        cmocka_unit_test(test_mxfp4_pairs_refused), cmocka_unit_test(test_sizes_and_names),
-        cmocka_unit_test(test_decoding_refused),
+        cmocka_unit_test(test_sixteen_bits),    cmocka_unit_test(test_bf16_rounds_to_even),
+        cmocka_unit_test(test_eight_bits),      cmocka_unit_test(test_mxfp4),
+        cmocka_unit_test(test_f8_blocks),       cmocka_unit_test(test_mxfp4_pairs_refused),
+        cmocka_unit_test(test_sizes_and_names), cmocka_unit_test(test_decoding_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

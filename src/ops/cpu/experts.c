@@ -1,4 +1,4 @@
-/* experts, straight from MXFP4, BF16, F16 or F32 stacks, in two precisions.
+/* experts, straight from MXFP4, FP8, BF16, F16 or F32 stacks, in two precisions.
  *
  * exact  phase 0: hidden = act(W1 z, W3 z) of every pair, for this worker's share of the inner
  * width; phase 1: W2 hidden of every pair and their weighted sums, for its share of the columns.

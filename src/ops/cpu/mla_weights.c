@@ -6,30 +6,10 @@
 #include "ops/cpu/simd.h"
 #include "ops/cpu/weights.h"
 
-/* One element vector of a weight row; n lanes. */
-static vf decode(const fl_tensor *t, int64_t at, int n)
-{
-    switch (t->dtype) {
-    case FL_BF16:
-        return vf_loadn_bf16((const uint16_t *)t->data + at, n);
-    case FL_F16:
-        return vf_loadn_f16((const uint16_t *)t->data + at, n);
-    case FL_MXFP4:
-        return vmx_load(vmx_table(fl_e8m0_to_f32(t->scale[at / FL_MX_GROUP])),
-                        (const uint8_t *)t->data + at / 2);
-    default:
-        return vf_loadn((const float *)t->data + at, n);
-    }
-}
-
 void fl_mla_weights(const fl_mla *m, int64_t row, int n, float *panel)
 {
-    for (int i = 0; i < n; i++) {
-        for (int64_t c = 0; c < m->latent; c += FL_LANES) {
-            int lanes = m->latent - c < FL_LANES ? (int)(m->latent - c) : FL_LANES;
-            vf_store(panel + i * m->ldc + c, decode(m->kv_b, (row + i) * m->latent + c, lanes));
-        }
-    }
+    for (int i = 0; i < n; i++)
+        fl_weights_row(m->kv_b, row + i, panel + i * m->ldc);
 }
 
 static void finish_query(const fl_mla *m, const float *q, float *out)

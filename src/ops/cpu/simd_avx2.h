@@ -98,10 +98,14 @@ FL_INLINE vf vf_loadn_bf16(const uint16_t *p, int n)
     memcpy(x, p, (size_t)n * sizeof *x);
     return vf_load_bf16(x);
 }
+FL_INLINE vf vf_from_f16(__m256i x)
+{
+    return (vf){_mm256_cvtph_ps(_mm256_castsi256_si128(x)),
+                _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1))};
+}
 FL_INLINE vf vf_load_f16(const uint16_t *p)
 {
-    return (vf){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
-                _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8)))};
+    return vf_from_f16(_mm256_loadu_si256((const __m256i *)p));
 }
 FL_INLINE vf vf_loadn_f16(const uint16_t *p, int n)
 {

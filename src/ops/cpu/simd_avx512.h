@@ -63,13 +63,17 @@ FL_INLINE vf vf_loadn_bf16(const uint16_t *p, int n)
 {
     return vf_from_bf16(_mm256_maskz_loadu_epi16(vm_first(n), p));
 }
+FL_INLINE vf vf_from_f16(__m256i x)
+{
+    return _mm512_cvtph_ps(x);
+}
 FL_INLINE vf vf_load_f16(const uint16_t *p)
 {
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+    return vf_from_f16(_mm256_loadu_si256((const __m256i *)p));
 }
 FL_INLINE vf vf_loadn_f16(const uint16_t *p, int n)
 {
-    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(vm_first(n), p));
+    return vf_from_f16(_mm256_maskz_loadu_epi16(vm_first(n), p));
 }
 
 FL_INLINE vmx vmx_table(float scale)

@@ -93,6 +93,14 @@ FL_INLINE vf vf_load_f16(const uint16_t *p)
 {
     return vf_loadn_f16(p, 16);
 }
+FL_INLINE vf vf_loadn_e4m3(const uint8_t *p, int n)
+{
+    FL_EACH(vf, fl_e4m3_to_f32(i < n ? p[i] : 0));
+}
+FL_INLINE vf vf_load_e4m3(const uint8_t *p)
+{
+    return vf_loadn_e4m3(p, 16);
+}
 FL_INLINE vmx vmx_table(float scale)
 {
     FL_EACH(vmx, fl_e2m1_table[i] * scale);

@@ -1,7 +1,25 @@
-/* The horizontal functions of simd.h for both x86 widths: the first halving is done on 256-bit
- * halves, which vf_low and vf_high give, the rest on SSE registers. */
+/* What both x86 widths of simd.h share.  Horizontal functions: the first halving is done on 256-bit
+ * halves, which vf_low and vf_high give, the rest on SSE registers.  E4M3 is read as F16. */
 #ifndef FL_OPS_CPU_SIMD_X86_H
 #define FL_OPS_CPU_SIMD_X86_H
+
+/* The bits of an E4M3 number, moved to their places in an F16, are 2^-8 of its value: the
+ * exponents' biases differ by 8, subnormal numbers included.  Only NaN is made by hand. */
+FL_INLINE vf vf_load_e4m3(const uint8_t *p)
+{
+    const __m256i magnitude = _mm256_set1_epi16(0x7f00);
+    __m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
+    x = _mm256_slli_epi16(x, 8);
+    __m256i nan = _mm256_cmpeq_epi16(_mm256_and_si256(x, magnitude), magnitude);
+    x = _mm256_and_si256(_mm256_srai_epi16(x, 1), _mm256_set1_epi16((short)0xbf80));
+    return vf_mul(vf_from_f16(_mm256_or_si256(x, nan)), vf_set1(256.0f));
+}
+FL_INLINE vf vf_loadn_e4m3(const uint8_t *p, int n)
+{
+    uint8_t x[16] = {0};
+    memcpy(x, p, (size_t)n);
+    return vf_load_e4m3(x);
+}
 
 /* Lanes l + l+8 + l+4 + l+12 of a, for l = 0..3. */
 FL_INLINE __m128 vf_fold(vf a)

@@ -28,20 +28,29 @@ static const uint32_t e8m0[256] = {E8M0_64(0), E8M0_64(64), E8M0_64(128), E8M0_6
 /* A row of a weight. */
 typedef struct wrow {
     const unsigned char *data;
-    const uint8_t *scale;
+    const uint8_t *scale;     /* MXFP4 */
+    const float *block_scale; /* F8_BLOCK */
 } wrow;
 
 FL_INLINE int64_t bytes_of(fl_dtype t, int64_t elements)
 {
-    return t == FL_MXFP4 ? elements / 2 : elements * (t == FL_F32 ? 4 : 2);
+    return t == FL_MXFP4      ? elements / 2
+           : t == FL_F8_BLOCK ? elements
+                              : elements * (t == FL_F32 ? 4 : 2);
 }
 
-/* Row n of w, a tensor of type t, from element k on, a multiple of 32. */
+/* Row n of w, a tensor of type t, from element k on, a multiple of 128. */
 FL_INLINE wrow row_at(const fl_tensor *w, fl_dtype t, int64_t n, int64_t k)
 {
     const unsigned char *data = w->data;
     int64_t at = n * w->shape[1] + k;
-    return (wrow){data + bytes_of(t, at), t == FL_MXFP4 ? w->scale + at / FL_MX_GROUP : NULL};
+    wrow r = {data + bytes_of(t, at), NULL, NULL};
+    if (t == FL_MXFP4)
+        r.scale = w->scale + at / FL_MX_GROUP;
+    if (t == FL_F8_BLOCK)
+        r.block_scale =
+            w->block_scale + n / FL_F8_SIDE * fl_f8_blocks(w->shape[1]) + k / FL_F8_SIDE;
+    return r;
 }
 
 /* Elements [k, k + 16); k is a multiple of 16. */
@@ -54,6 +63,8 @@ FL_INLINE vf load16(fl_dtype t, wrow w, int64_t k)
         memcpy(&scale, &e8m0[w.scale[k / FL_MX_GROUP]], sizeof scale);
         return vmx_load(vmx_table(scale), w.data + k / 2);
     }
+    if (t == FL_F8_BLOCK)
+        return vf_mul(vf_load_e4m3(w.data + k), vf_set1(w.block_scale[k / FL_F8_SIDE]));
     const uint16_t *p = (const uint16_t *)w.data + k;
     return t == FL_BF16 ? vf_load_bf16(p) : vf_load_f16(p);
 }
@@ -63,6 +74,8 @@ FL_INLINE vf load_rest(fl_dtype t, wrow w, int64_t k, int n)
 {
     if (t == FL_F32)
         return vf_loadn((const float *)w.data + k, n);
+    if (t == FL_F8_BLOCK)
+        return vf_mul(vf_loadn_e4m3(w.data + k, n), vf_set1(w.block_scale[k / FL_F8_SIDE]));
     const uint16_t *p = (const uint16_t *)w.data + k;
     return t == FL_BF16 ? vf_loadn_bf16(p, n) : vf_loadn_f16(p, n);
 }
@@ -168,18 +181,22 @@ typedef struct block {
     float acc[FL_WEIGHTS_X * FL_WEIGHTS_W][16]; /* tile by tile */
 } block;
 
+/* The first k elements of a row, in whole vectors. */
+FL_INLINE void decode_row(fl_dtype t, wrow w, int64_t k, float *out)
+{
+    int64_t at = 0;
+    for (; at + 32 <= k; at += 32) {
+        vf_store(out + at, load16(t, w, at));
+        vf_store(out + at + 16, load16(t, w, at + 16));
+    }
+    for (; at < k; at += 16)
+        vf_store(out + at, load_rest(t, w, at, k - at < 16 ? (int)(k - at) : 16));
+}
+
 FL_INLINE void decode(const job *b, fl_dtype t, int64_t n, int64_t k0, int64_t k, block *s)
 {
-    for (int i = 0; i < FL_WEIGHTS_W && n + i < b->n1; i++) {
-        wrow w = row_at(b->w, t, n + i, k0);
-        int64_t at = 0;
-        for (; at + 32 <= k; at += 32) {
-            vf_store(&s->w[i][at], load16(t, w, at));
-            vf_store(&s->w[i][at + 16], load16(t, w, at + 16));
-        }
-        for (; at < k; at += 16)
-            vf_store(&s->w[i][at], load_rest(t, w, at, k - at < 16 ? (int)(k - at) : 16));
-    }
+    for (int i = 0; i < FL_WEIGHTS_W && n + i < b->n1; i++)
+        decode_row(t, row_at(b->w, t, n + i, k0), k, s->w[i]);
 }
 
 /* lanes[i * TX + j] (+)= w[i] . x[j] over k elements, a multiple of 16, a register's width of lanes
@@ -267,6 +284,10 @@ FL_INLINE void many_rows(const job *b, fl_dtype t, block *s)
 }
 
 #define WEIGHTS_OF(TYPE)                                                                           \
+    static void row_##TYPE(const fl_tensor *w, int64_t n, float *out)                              \
+    {                                                                                              \
+        decode_row(FL_##TYPE, row_at(w, FL_##TYPE, n, 0), w->shape[1], out);                       \
+    }                                                                                              \
     static void weights_##TYPE(const job *b, block *s)                                             \
     {                                                                                              \
         if (b->m < FEW)                                                                            \
@@ -278,23 +299,38 @@ WEIGHTS_OF(BF16)
 WEIGHTS_OF(F16)
 WEIGHTS_OF(F32)
 WEIGHTS_OF(MXFP4)
+WEIGHTS_OF(F8_BLOCK)
+
+typedef struct of_type {
+    void (*mul)(const job *b, block *s);
+    void (*row)(const fl_tensor *w, int64_t n, float *out);
+} of_type;
+
+static of_type functions_of(fl_dtype t)
+{
+    switch (t) {
+    case FL_BF16:
+        return (of_type){weights_BF16, row_BF16};
+    case FL_F16:
+        return (of_type){weights_F16, row_F16};
+    case FL_MXFP4:
+        return (of_type){weights_MXFP4, row_MXFP4};
+    case FL_F8_BLOCK:
+        return (of_type){weights_F8_BLOCK, row_F8_BLOCK};
+    default:
+        return (of_type){weights_F32, row_F32};
+    }
+}
 
 void fl_weights_mul(const fl_tensor *w, int64_t n0, int64_t n1, const fl_row_list *x,
                     const fl_row_list *y, int64_t m, void *scratch)
 {
     _Static_assert(sizeof(block) == FL_WEIGHTS_SCRATCH, "scratch holds one block");
     const job b = {w, n0, n1, x, y, m};
-    switch (w->dtype) {
-    case FL_BF16:
-        weights_BF16(&b, scratch);
-        break;
-    case FL_F16:
-        weights_F16(&b, scratch);
-        break;
-    case FL_MXFP4:
-        weights_MXFP4(&b, scratch);
-        break;
-    default:
-        weights_F32(&b, scratch);
-    }
+    functions_of(w->dtype).mul(&b, scratch);
+}
+
+void fl_weights_row(const fl_tensor *w, int64_t n, float *out)
+{
+    functions_of(w->dtype).row(w, n, out);
 }

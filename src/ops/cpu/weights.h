@@ -29,16 +29,20 @@ enum {
     FL_WEIGHTS_SCRATCH = (FL_WEIGHTS_W * FL_WEIGHTS_K + FL_WEIGHTS_X * FL_WEIGHTS_W * 16) * 4
 };
 
-/* y[i][n - n0] = x[i] . w[n] for i < m and n0 <= n < n1.  w: BF16, F16, F32 or MXFP4.  scratch:
- * 64-aligned, used from a dozen rows on. */
+/* y[i][n - n0] = x[i] . w[n] for i < m and n0 <= n < n1.  w: fl_weights_type.  scratch: 64-aligned,
+ * used from a dozen rows on. */
 #define fl_weights_mul FL_CPU_NAME(fl_weights_mul)
 void fl_weights_mul(const fl_tensor *w, int64_t n0, int64_t n1, const fl_row_list *x,
                     const fl_row_list *y, int64_t m, void *scratch);
 
+/* Row n of w as float32, in whole vectors: out has room for its length rounded up to 16. */
+#define fl_weights_row FL_CPU_NAME(fl_weights_row)
+void fl_weights_row(const fl_tensor *w, int64_t n, float *out);
+
 /* True for the types of weights above. */
 static inline bool fl_weights_type(fl_dtype t)
 {
-    return t == FL_BF16 || t == FL_F16 || t == FL_F32 || t == FL_MXFP4;
+    return t == FL_BF16 || t == FL_F16 || t == FL_F32 || t == FL_MXFP4 || t == FL_F8_BLOCK;
 }
 
 #endif

@@ -29,7 +29,7 @@ static void cost(const fl_node_view *n, const fl_sizes *sizes, fl_cost *out)
 
 const fl_op fl_op_linear = {
     .name = "linear",
-    .doc = "y = x W^T for each weight W; MXFP4 is expanded inside",
+    .doc = "y = x W^T for each weight W; MXFP4 and FP8 are expanded inside",
     .min_in = 2,
     .max_in = FL_MAX_OUT + 1,
     .infer = infer,

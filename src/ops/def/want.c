@@ -140,7 +140,5 @@ double fl_def_rows(const fl_type *t, const fl_sizes *sizes)
 
 double fl_def_bytes(const fl_type *t)
 {
-    double n = (double)fl_type_width(t);
-    double scales = t->dtype == FL_MXFP4 ? n / FL_MX_GROUP : 0;
-    return n * fl_dtype_bits(t->dtype) / 8 + scales;
+    return (double)fl_dtype_bytes(t->dtype, fl_type_width(t), t->ndim ? t->dim[t->ndim - 1] : 1);
 }
