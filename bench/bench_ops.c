@@ -9,9 +9,8 @@
 #define _GNU_SOURCE
 #include "base/mem.h"
 #include "base/pool.h"
-#include "cpu/limits.h"
 #include "graph/expr.h"
-#include "ops/cpu/cpu_files.h"
+#include "ops/limits.h"
 #include "ops/ops.h"
 
 #include <stdio.h>
@@ -19,16 +18,11 @@
 #include <string.h>
 #include <time.h>
 
-#define DECLARE(X, level) extern const fl_limits_probe fl_limits_probe_##level;
-FL_CPU_LEVELS(DECLARE, unused)
-#define POINTER(X, level) &fl_limits_probe_##level,
-const fl_limits_probe *const fl_limits_probes[FL_ISA_COUNT] = {FL_CPU_LEVELS(POINTER, unused)};
-
 static fl_pool *pool;
 static fl_isa isa;
 static double peak, memory_speed, cache_speed; /* GFLOP/s, GB/s */
 
-enum { MEMORY_BYTES = 256 << 20, CACHE_BYTES = 8 << 20, TOP = 16 };
+enum { MEMORY_BYTES = 256 << 20, TOP = 16 }; /* of copies of weights, to be read from memory */
 
 /* With one thread its own processor time, which other programs disturb less. */
 static double now(void)
@@ -69,42 +63,19 @@ static double best(fl_task task, void *ctx, void (*before)(void *ctx))
 
 /* ---- what the machine can do ---- */
 
-static volatile float sink;
-
-static void fma_task(void *ctx, int thread, int n_threads)
-{
-    (void)thread;
-    (void)n_threads;
-    sink = fl_limits_probes[isa]->fma(*(int64_t *)ctx);
-}
-
-struct span {
-    const float *data;
-    int64_t n;
-};
-
-static void read_task(void *ctx, int thread, int n_threads)
-{
-    const struct span *s = ctx;
-    int64_t begin, end;
-    fl_split(s->n, 256, thread, n_threads, &begin, &end);
-    sink = fl_limits_probes[isa]->read(s->data + begin, end - begin);
-}
-
 static void measure_machine(void)
 {
-    int64_t rounds = 200000;
-    double t = best(fma_task, &rounds, NULL);
-    peak = 2.0 * 16 * 16 * (double)rounds * fl_pool_threads(pool) / t / 1e9;
-    float *data = room(MEMORY_BYTES);
-    memset(data, 1, MEMORY_BYTES);
-    struct span s = {data, MEMORY_BYTES / 4};
-    memory_speed = MEMORY_BYTES / best(read_task, &s, NULL) / 1e9;
-    s.n = CACHE_BYTES / 4;
-    cache_speed = CACHE_BYTES / best(read_task, &s, NULL) / 1e9;
-    fl_free_aligned(data);
-    printf("%s, %d threads: %.0f GFLOP/s, reads %.1f GB/s from memory, %.1f GB/s from cache\n",
-           fl_isa_name(isa), fl_pool_threads(pool), peak, memory_speed, cache_speed);
+    fl_machine m;
+    fl_error err;
+    if (fl_machine_measure(pool, isa, &m, &err) != FL_OK)
+        die(err.message);
+    peak = m.f32 / 1e9;
+    memory_speed = m.memory / 1e9;
+    cache_speed = m.cache / 1e9;
+    printf("%s, %d threads: %.0f GFLOP/s (BF16 %.0f, 8 bits %.0f), reads %.1f GB/s from memory, "
+           "%.1f GB/s from cache\n",
+           fl_isa_name(isa), fl_pool_threads(pool), peak, m.bf16 / 1e9, m.int8 / 1e9, memory_speed,
+           cache_speed);
 }
 
 /* ---- one kernel call ---- */
@@ -353,7 +324,7 @@ int main(int argc, char **argv)
     for (int i = argc > 2 ? atoi(argv[2]) : 0; i <= (argc > 2 ? atoi(argv[2]) : (int)fl_cpu_isa());
          i++) {
         isa = (fl_isa)i;
-        if (i <= (int)fl_cpu_isa() && fl_limits_probes[i])
+        if (i <= (int)fl_cpu_isa())
             bench_level();
     }
     fl_pool_destroy(pool);

@@ -1,7 +1,9 @@
-/* firstlight bench MODEL: prompt and generation speed, and the bytes a token reads. */
+/* firstlight bench MODEL: prompt and generation speed, the bytes a token reads and the operations
+ * it takes, and what share of this machine's limits that is. */
 #include "cli/cli.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static struct bench_args {
     cli_common common;
@@ -44,8 +46,13 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 }
 
 static const struct argp_child children[] = {{&cli_common_argp, 0, "", 0}, {0}};
-static const struct argp argp = {options,  parse, "MODEL", "Measures prompt and generation speed.",
-                                 children, 0,     0};
+static const struct argp argp = {options,
+                                 parse,
+                                 "MODEL\nmachine",
+                                 "Measures prompt and generation speed, or the machine alone.",
+                                 children,
+                                 0,
+                                 0};
 
 /* Seen by all requests of a run: when the last prompt was done and when the last token came. */
 typedef struct run_clock {
@@ -131,17 +138,23 @@ static fl_status bench(const cli_model *m, fl_error *err)
         s = one_run(m, ids, vocab, &prompt[r < 0 ? 0 : r], &generate[r < 0 ? 0 : r], err);
     fl_free(ids);
     FL_TRY(s);
+    fl_machine machine;
+    FL_TRY(cli_machine(args.common.threads, &machine, err));
     fl_sizes sizes = {
         .rows = args.batch, .logits = args.batch, .context = args.prompt + args.generate / 2};
     fl_cost cost = fl_graph_cost(g, &sizes);
     double bytes = (cost.weight_bytes + cost.state_bytes) / args.batch;
+    sizes = (fl_sizes){.rows = args.prompt, .logits = 1, .context = args.prompt / 2 + 1};
+    double flops = fl_graph_cost(g, &sizes).flops / (double)args.prompt;
     double p = median(prompt, args.repeats), n = median(generate, args.repeats);
     if (args.common.json) {
         printf("{\"prompt_tokens\": %lld, \"generated_tokens\": %lld, \"batch\": %d, "
                "\"prompt_tokens_per_second\": %.2f, \"generation_tokens_per_second\": %.2f, "
-               "\"bytes_per_token\": %.0f, \"bytes_per_second\": %.0f}\n",
-               (long long)args.prompt, (long long)args.generate, args.batch, p, n, bytes,
-               bytes * n);
+               "\"bytes_per_token\": %.0f, \"bytes_per_second\": %.0f, "
+               "\"prompt_flops_per_token\": %.0f, \"machine\": {\"memory\": %.0f, \"f32\": %.0f, "
+               "\"bf16\": %.0f, \"int8\": %.0f}}\n",
+               (long long)args.prompt, (long long)args.generate, args.batch, p, n, bytes, bytes * n,
+               flops, machine.memory, machine.f32, machine.bf16, machine.int8);
         return FL_OK;
     }
     char a[32], b[32];
@@ -149,8 +162,13 @@ static fl_status bench(const cli_model *m, fl_error *err)
            args.batch, p, prompt[0], prompt[args.repeats - 1]);
     printf("generation  %lld x %d tokens: %10.1f tokens/s (%.1f .. %.1f)\n",
            (long long)args.generate, args.batch, n, generate[0], generate[args.repeats - 1]);
-    printf("a generated token reads %s: %s per second\n", cli_bytes(bytes, a),
-           cli_bytes(bytes * n, b));
+    printf("a generated token reads %s: %s per second, %.0f %% of what memory gives\n",
+           cli_bytes(bytes, a), cli_bytes(bytes * n, b), 100 * bytes * n / machine.memory);
+    printf("a token of the prompt takes %.3g GFLOP: %.0f GFLOP/s, %.0f %% of the float32 peak",
+           flops / 1e9, flops * p / 1e9, 100 * flops * p / machine.f32);
+    if (machine.bf16 > 0)
+        printf(", %.0f %% of BF16's", 100 * flops * p / machine.bf16);
+    printf("\n");
     return FL_OK;
 }
 
@@ -158,6 +176,8 @@ int cmd_bench(int argc, char **argv)
 {
     fl_error err = {0};
     cli_model m;
+    if (argc > 1 && strcmp(argv[1], "machine") == 0)
+        return cmd_bench_machine(argc - 1, argv + 1);
     cli_parse(&argp, argc, argv, &args);
     if (!args.common.context)
         args.common.context = args.prompt + args.generate;

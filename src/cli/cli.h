@@ -7,6 +7,7 @@
 #define FL_CLI_H
 
 #include "engine/engine.h"
+#include "ops/limits.h"
 #include "ops/ops.h"
 
 #include <argp.h>
@@ -65,6 +66,9 @@ void cli_progress_begin(cli_progress *p, const char *what, const char *unit);
 void cli_progress_at(cli_progress *p, double done, double total);
 void cli_progress_end(cli_progress *p);
 
+/* Measures this machine with so many threads (0: all): a second or two. */
+FL_MUST_CHECK fl_status cli_machine(int threads, fl_machine *out, fl_error *err);
+
 double cli_seconds(void);
 /* "1.23 GB" (powers of ten), for people. */
 const char *cli_bytes(double bytes, char out[32]);
@@ -76,6 +80,7 @@ int cmd_verify(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_bench_machine(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
 int cmd_serve(int argc, char **argv);
 

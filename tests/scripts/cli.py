@@ -188,7 +188,13 @@ def test_eval():
 def test_bench():
     out = run_json("bench", TINY, "-p", "64", "-n", "8", "-r", "1", "--batch", "2")
     assert out["prompt_tokens_per_second"] > 0 and out["generation_tokens_per_second"] > 0
-    assert out["bytes_per_token"] > 1e6
+    assert out["bytes_per_token"] > 1e6 and out["machine"]["memory"] > 1e6
+
+
+def test_bench_machine():
+    out = json.loads(run("bench", "machine", "--json", "-t", "2").stdout)
+    assert out["all"]["threads"] == 2 and out["one"]["f32"] > 1e6 and out["all"]["memory"] > 1e6, out
+    assert "no/such" in run("bench", "machine", "--disk", "no/such", status=1).stderr
 
 
 def test_errors_name_the_cause():
