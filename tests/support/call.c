@@ -211,7 +211,7 @@ static void make_tensor(tc *c, fl_tensor *t)
     int64_t n = fl_tensor_elements(t);
     size_t bytes = (size_t)(n * fl_dtype_bits(t->dtype) / 8);
     size_t align = t->dtype == FL_MXFP4 ? 1 : (size_t)fl_dtype_bits(t->dtype) / 8;
-    int64_t width = t->shape[t->ndim - 1];
+    int64_t width = t->ndim ? t->shape[t->ndim - 1] : 1;
     unsigned char *data = tc_alloc(c, bytes, align);
     c->blocks->input = true;
     t->data = data;
