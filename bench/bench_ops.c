@@ -150,7 +150,10 @@ static fl_arg rows_arg(fl_dtype t, int64_t rows, int64_t width)
 static void task(void *ctx, int thread, int n_threads)
 {
     bench *b = ctx;
-    fl_worker w = {thread, n_threads, b->scratch + (size_t)thread * b->per_worker, b->shared};
+    fl_worker w = {.thread = thread,
+                   .n_threads = n_threads,
+                   .scratch = b->scratch + (size_t)thread * b->per_worker,
+                   .shared = b->shared};
     for (int p = 0; p < b->call.kernel->n_phases; p++) {
         if (p)
             fl_pool_barrier(pool);
@@ -178,7 +181,10 @@ static double time_call(bench *b, const fl_kernel *k, int rows)
         b->types[i] = &b->in[i].type;
     if (k->fits && !k->fits(&view))
         return 0;
-    fl_limits limits = {rows, rows, fl_pool_threads(pool), rows};
+    fl_limits limits = {.max_rows = rows,
+                        .max_logits = rows,
+                        .n_threads = fl_pool_threads(pool),
+                        .max_context = rows};
     size_t shared = 0;
     b->per_worker = 0;
     if (k->scratch)

@@ -47,6 +47,7 @@ extern "C" {
     X(CANCELLED, "cancelled")                                                                      \
     X(NUMERIC, "a result is not a finite number")                                                  \
     X(MISMATCH, "results differ")                                                                  \
+    X(DEVICE, "the device failed")                                                                 \
     X(INTERNAL, "internal error")
 
 typedef enum fl_status {

@@ -19,6 +19,8 @@ typedef struct cli_common {
     int64_t context;
     bool dense, fast, json;
     const char *definition, *kernels;
+    const char *device; /* NULL: not given, as "auto" */
+    double gpu_memory;  /* 10^9 bytes; 0: all that are free */
 } cli_common;
 
 extern const struct argp cli_common_argp; /* a child parser; its input is a cli_common */

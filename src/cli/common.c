@@ -9,7 +9,17 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { OPT_CONTEXT = 0x100, OPT_LAYERS, OPT_PRECISION, OPT_DENSE, OPT_DEF, OPT_KERNELS, OPT_JSON };
+enum {
+    OPT_CONTEXT = 0x100,
+    OPT_LAYERS,
+    OPT_PRECISION,
+    OPT_DENSE,
+    OPT_DEF,
+    OPT_KERNELS,
+    OPT_DEVICE,
+    OPT_GPU_MEMORY,
+    OPT_JSON
+};
 
 static const struct argp_option common_options[] = {
     {0, 0, 0, 0, "Options of every command:", 50},
@@ -21,6 +31,9 @@ static const struct argp_option common_options[] = {
     {"dense", OPT_DENSE, 0, 0, "Attend to everything: ignore sparse-attention selectors", 0},
     {"model-def", OPT_DEF, "FILE", 0, "Use this model definition (Lua)", 0},
     {"kernel", OPT_KERNELS, "OP=NAME,...", 0, "Use the named kernels", 0},
+    {"device", OPT_DEVICE, "auto|cpu|cuda|cuda:N", 0,
+     "Where to run; auto, the default, takes a GPU if there is one that can", 0},
+    {"gpu-memory", OPT_GPU_MEMORY, "G", 0, "Gigabytes of the GPU to use at most", 0},
     {"json", OPT_JSON, 0, 0, "Print JSON", 0},
     {0},
 };
@@ -51,6 +64,12 @@ static error_t common_parse(int key, char *arg, struct argp_state *state)
         return 0;
     case OPT_KERNELS:
         o->kernels = arg;
+        return 0;
+    case OPT_DEVICE:
+        o->device = arg;
+        return 0;
+    case OPT_GPU_MEMORY:
+        o->gpu_memory = cli_real(state, "--gpu-memory", arg, 0.001, 1e6);
         return 0;
     case OPT_JSON:
         o->json = true;
@@ -124,7 +143,11 @@ fl_status cli_open(const char *path, const cli_common *o, fl_open_mode mode,
         engine->fast = o->fast;
         engine->isa = FL_ISA_COUNT;
         engine->kernels = o->kernels;
+        engine->device = o->device ? o->device : "auto";
+        engine->device_memory = (int64_t)(o->gpu_memory * 1e9);
         s = fl_engine_create(out->model, engine, &out->engine, err);
+        if (s == FL_OK && (o->device || strncmp(fl_engine_device(out->engine), "cpu", 3) != 0))
+            cli_note("device: %s", fl_engine_device(out->engine));
     }
     if (s != FL_OK)
         cli_close(out);

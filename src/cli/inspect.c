@@ -1,10 +1,12 @@
 /* firstlight inspect MODEL: what a checkpoint is, what it needs, and whether it can run here. */
 #include "cli/cli.h"
+#include "ops/device.h"
 
 static struct inspect_args {
     cli_common common;
     const char *model;
     bool all;
+    char place[240]; /* where it would run, and why not elsewhere */
 } args;
 
 enum { OPT_ALL = 0x200 };
@@ -129,6 +131,7 @@ static void print_text(const cli_model *m, const used_list *ops)
             "No index and no shards here: shapes and types are what the configuration implies.\n");
     printf("\nLayers\n");
     print_layers(m->model);
+    printf("\nDevice: %s\n", args.place);
     printf("\nOperators (processor: %s)\n", fl_isa_name(fl_cpu_isa()));
     for (size_t i = 0; i < ops->n; i++)
         printf("  %-14s %5d nodes  %s%s%s%s\n", ops->data[i].op, ops->data[i].nodes,
@@ -179,7 +182,9 @@ static void print_json(const cli_model *m, const used_list *ops)
     const fl_graph *g = fl_model_graph(m->model);
     int64_t per_token, per_sequence;
     state_bytes(g, &per_token, &per_sequence);
-    printf("{\"family\": ");
+    printf("{\"device\": ");
+    json_text(args.place);
+    printf(", \"family\": ");
     json_text(fl_model_family(m->model));
     printf(", \"vocabulary\": %lld, \"max_context\": %lld, \"layers\": [",
            (long long)fl_graph_vocab(g), (long long)fl_model_max_context(m->model));
@@ -209,30 +214,49 @@ static void print_json(const cli_model *m, const used_list *ops)
     printf("}\n");
 }
 
+/* The plan of the model where it would run; why: that place, as fl_device_open says it. */
+static fl_status make_plan(const fl_graph *g, fl_device **device, char why[200], fl_plan **out,
+                           fl_error *err)
+{
+    const char *name = args.common.device ? args.common.device : "auto";
+    fl_plan_options po = {
+        .limits = {.max_rows = 64, .max_logits = 1, .n_threads = 1, .max_context = FL_PAGE_TOKENS},
+        .isa = fl_cpu_isa(),
+        .fast = args.common.fast,
+        .kernels = args.common.kernels};
+    FL_TRY(fl_device_open(name, device, why, err));
+    po.device = *device;
+    fl_status s = fl_plan_create(g, &po, out, err);
+    if (s == FL_OK || !po.device || strcmp(name, "auto") != 0)
+        return s;
+    snprintf(why, 200, "%.199s", err->message);
+    (*device)->fn->close(*device);
+    po.device = *device = NULL;
+    return fl_plan_create(g, &po, out, err);
+}
+
 int cmd_inspect(int argc, char **argv)
 {
     fl_error err = {0};
     cli_model m;
     used_list ops = {0};
     fl_plan *plan = NULL;
+    fl_device *device = NULL;
+    char why[200];
     cli_parse(&argp, argc, argv, &args);
     fl_status s = cli_open(args.model, &args.common, FL_OPEN_SURVEY, NULL, &m, &err);
-    if (s == FL_OK) {
-        fl_plan_options po = {.limits = {.max_rows = 64,
-                                         .max_logits = 1,
-                                         .n_threads = 1,
-                                         .max_context = FL_PAGE_TOKENS},
-                              .isa = fl_cpu_isa(),
-                              .fast = args.common.fast,
-                              .kernels = args.common.kernels};
-        s = fl_plan_create(fl_model_graph(m.model), &po, &plan, &err);
-    }
+    if (s == FL_OK)
+        s = make_plan(fl_model_graph(m.model), &device, why, &plan, &err);
     if (s == FL_OK)
         s = list_operators(fl_model_graph(m.model), plan, &ops, &err);
-    if (s == FL_OK)
+    if (s == FL_OK) {
+        snprintf(args.place, sizeof args.place, device ? "%s" : "cpu (%s)", why);
         (args.common.json ? print_json : print_text)(&m, &ops);
+    }
     fl_vec_free(&ops);
     fl_plan_destroy(plan);
+    if (device)
+        device->fn->close(device);
     cli_close(&m);
     return s == FL_OK ? 0 : cli_report(&err);
 }

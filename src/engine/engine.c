@@ -3,6 +3,10 @@
 #include "engine/engine_internal.h"
 
 #include "base/mem.h"
+#include "ops/device.h"
+
+#include <stdio.h>
+#include <string.h>
 
 static fl_status create_state(fl_engine *e, const fl_graph *g, fl_error *err)
 {
@@ -33,13 +37,63 @@ static fl_status create_arrays(fl_engine *e, fl_error *err)
     return fl_sample_scratch_init(&e->scratch, e->vocab, err);
 }
 
-static fl_status build(fl_engine *e, const fl_graph *g, fl_error *err)
+/* Before anything is put on the device: what the plan and the state will take must be there. */
+static fl_status reserve(fl_engine *e, const fl_graph *g, int64_t limit, fl_error *err)
 {
+    fl_device *d = e->device;
+    fl_state_spec *specs;
+    FL_TRY(fl_engine_specs(g, &specs, err));
+    int64_t state = fl_state_device_bytes(specs, fl_graph_states(g), &e->sizes.state);
+    fl_free(specs);
+    int64_t plan = (int64_t)fl_plan_device_bytes(e->plan), total;
+    int64_t room = limit && limit < (int64_t)d->memory ? limit : (int64_t)d->memory;
+    if (state < 0 || __builtin_add_overflow(plan, state, &total) || total > room)
+        return fl_fail(err, FL_NOMEM,
+                       "%s: weights and workspace need %.3f GB and the state %.3f GB, %.3f GB may "
+                       "be used: a smaller context or cache needs less",
+                       d->name, (double)plan * 1e-9, (double)state * 1e-9, (double)room * 1e-9);
+    return d->fn->reserve(d, (size_t)total, &e->sizes.plan.limits, err);
+}
+
+static fl_status build(fl_engine *e, const fl_graph *g, int64_t device_memory, fl_error *err)
+{
+    e->sizes.plan.device = e->sizes.state.device = e->device;
+    if (e->device)
+        e->sizes.plan.kernels = NULL;
     FL_TRY(fl_plan_create(g, &e->sizes.plan, &e->plan, err));
+    if (e->device)
+        FL_TRY(reserve(e, g, device_memory, err));
     FL_TRY(create_state(e, g, err));
     FL_TRY(create_arrays(e, err));
     FL_TRY(fl_plan_prepare(e->plan, err));
-    return fl_pool_create(e->sizes.plan.limits.n_threads, &e->pool, err);
+    return fl_pool_create(e->device ? 1 : e->sizes.plan.limits.n_threads, &e->pool, err);
+}
+
+/* An engine on this device, which is its own from here on, whatever becomes of it; NULL: on the
+ * host.  where: how it calls the place. */
+static fl_status create_on(fl_device *device, const char *where, const fl_graph *g,
+                           const fl_engine_sizes *sizes, int64_t device_memory, fl_engine **out,
+                           fl_error *err)
+{
+    fl_engine *e = fl_calloc(1, sizeof *e);
+    if (!e) {
+        if (device)
+            device->fn->close(device);
+        return fl_fail(err, FL_NOMEM, "no memory for an engine");
+    }
+    e->sizes = *sizes;
+    e->vocab = fl_graph_vocab(g);
+    e->device = device;
+    if (device)
+        snprintf(e->device_text, sizeof e->device_text, "%s", where);
+    else
+        snprintf(e->device_text, sizeof e->device_text, "cpu (%s)", where);
+    fl_status s = build(e, g, device_memory, err);
+    if (s != FL_OK)
+        fl_engine_destroy(e);
+    else
+        *out = e;
+    return s;
 }
 
 fl_status fl_engine_create_graph(const fl_graph *g, int64_t model_context,
@@ -47,18 +101,27 @@ fl_status fl_engine_create_graph(const fl_graph *g, int64_t model_context,
 {
     *out = NULL;
     fl_engine_sizes sizes;
-    FL_TRY(fl_engine_resolve(g, model_context, o, &sizes, err));
-    fl_engine *e = fl_calloc(1, sizeof *e);
-    if (!e)
-        return fl_fail(err, FL_NOMEM, "no memory for an engine");
-    e->sizes = sizes;
-    e->vocab = fl_graph_vocab(g);
-    fl_status s = build(e, g, err);
-    if (s != FL_OK)
-        fl_engine_destroy(e);
-    else
-        *out = e;
-    return s;
+    char why[200];
+    fl_device *device = o->given_device;
+    fl_status s = fl_engine_resolve(g, model_context, o, &sizes, err);
+    if (s == FL_OK && device)
+        snprintf(why, sizeof why, "%s", device->name);
+    else if (s == FL_OK)
+        s = fl_device_open(o->device, &device, why, err);
+    if (s != FL_OK) {
+        if (device)
+            device->fn->close(device);
+        return s;
+    }
+    if (!device)
+        return create_on(NULL, why, g, &sizes, 0, out, err);
+    s = create_on(device, why, g, &sizes, o->device_memory, out, err);
+    if (s == FL_OK || o->given_device || strcmp(o->device, "auto") != 0)
+        return s;
+    fl_error found = {0};
+    fl_error *reason = err ? err : &found;
+    snprintf(why, sizeof why, "%.199s", reason->message);
+    return create_on(NULL, why, g, &sizes, 0, out, err);
 }
 
 void fl_engine_destroy(fl_engine *e)
@@ -80,6 +143,8 @@ void fl_engine_destroy(fl_engine *e)
     fl_pool_destroy(e->pool);
     fl_state_destroy(e->state);
     fl_plan_destroy(e->plan);
+    if (e->device)
+        e->device->fn->close(e->device);
     fl_free(e);
 }
 
@@ -91,4 +156,9 @@ fl_state *fl_engine_state(fl_engine *e)
 const fl_plan *fl_engine_plan(const fl_engine *e)
 {
     return e->plan;
+}
+
+const char *fl_engine_device(const fl_engine *e)
+{
+    return e->device_text;
 }

@@ -26,6 +26,13 @@ typedef struct fl_engine_options {
     bool fast;            /* precision fast */
     fl_isa isa;           /* highest level to use; FL_ISA_COUNT: this machine's */
     const char *kernels;  /* fl_plan_options.kernels */
+    /* Where to run (ops/device.h): "auto" takes a GPU that can run the model and has room for it,
+     * else the CPU; "cuda" insists; NULL: the CPU.  isa, threads and kernels are for the CPU, and
+     * a device does not know precision fast. */
+    const char *device;
+    int64_t device_memory;   /* bytes of it to use at most; 0: all that are free */
+    fl_device *given_device; /* instead of `device`: one that is open.  The engine takes it over,
+                                also when it cannot be made. */
 } fl_engine_options;
 
 fl_engine_options fl_engine_options_default(void); /* this machine's level, 0 elsewhere */
@@ -121,5 +128,7 @@ int64_t fl_request_done(const fl_request *r);
 fl_seq fl_request_kept(const fl_request *r);
 fl_state *fl_engine_state(fl_engine *e);
 const fl_plan *fl_engine_plan(const fl_engine *e);
+/* Where it runs, and why not elsewhere: "cuda:0 NVIDIA H200, 139.8 GiB", "cpu (no GPU: ...)". */
+const char *fl_engine_device(const fl_engine *e);
 
 #endif

@@ -47,6 +47,8 @@ typedef struct fl_engine_sizes {
 struct fl_engine {
     int64_t vocab;
     fl_engine_sizes sizes;
+    fl_device *device; /* NULL: the host */
+    char device_text[240];
     fl_plan *plan;
     fl_pool *pool;
     fl_state *state;

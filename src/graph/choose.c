@@ -26,6 +26,16 @@ static int op_index(const fl_registry *r, const fl_op *op)
     return i;
 }
 
+/* The i-th kernel to choose from: the device's, or the host's. */
+static const fl_kernel *nth(const chooser *c, int i)
+{
+    const fl_device *d = c->opts->device;
+    if (!d)
+        return fl_registry_kernel(c->registry, i);
+    const fl_registry own = {.lists = d->lists, .n_lists = d->n_lists};
+    return fl_registry_kernel(&own, i);
+}
+
 static bool is_for(const fl_kernel *k, const fl_op *op)
 {
     return strcmp(k->op, op->name) == 0;
@@ -48,7 +58,7 @@ static fl_status check_pick(const chooser *c, const fl_op *op, const pick *p, fl
 {
     const fl_kernel *k, *refused = NULL;
     char known[200] = "";
-    for (int i = 0; (k = fl_registry_kernel(c->registry, i)) != NULL; i++) {
+    for (int i = 0; (k = nth(c, i)) != NULL; i++) {
         if (!is_for(k, op))
             continue;
         if (is_named(k, p)) {
@@ -110,7 +120,7 @@ static const fl_kernel *best(const chooser *c, const fl_node *node, const pick *
 {
     fl_node_view view = fl_node_seen(node);
     const fl_kernel *k, *found = NULL;
-    for (int i = 0; (k = fl_registry_kernel(c->registry, i)) != NULL; i++) {
+    for (int i = 0; (k = nth(c, i)) != NULL; i++) {
         if (!is_for(k, node->op) || !allowed(k, c->opts) || (only && !is_named(k, only)))
             continue;
         bool better = !found || k->preference > found->preference ||
@@ -135,8 +145,10 @@ static fl_status choose_one(chooser *c, const fl_node *node, const fl_kernel **o
     if (*out)
         return FL_OK;
     fl_status status =
-        fl_fail(err, FL_UNSUPPORTED, "no kernel does this at level %s%s", fl_isa_name(c->opts->isa),
-                c->opts->fast ? "" : " in precision exact");
+        c->opts->device
+            ? fl_fail(err, FL_UNSUPPORTED, "%s has no kernel for this", c->opts->device->name)
+            : fl_fail(err, FL_UNSUPPORTED, "no kernel does this at level %s%s",
+                      fl_isa_name(c->opts->isa), c->opts->fast ? "" : " in precision exact");
     fl_node_explain(err, node);
     return status;
 }

@@ -6,6 +6,8 @@
  * weight type or precision.  The plan takes, among the kernels that fit, the one of highest
  * preference, or the one that the caller named.
  *
+ * A device (device.h) brings kernels of its own, which follow the same contract with one worker.
+ *
  * Kernels of one operator agree with the reference within float32 rounding (tests/unit/test_ops.c
  * holds them against it).  A CPU kernel fixes its order of summation per output element, so the
  * result for a row depends on nothing but that row and its sequence: not on the other rows, the
@@ -140,12 +142,14 @@ typedef struct fl_call {
 typedef struct fl_limits {
     int32_t max_rows, max_logits, n_threads;
     int64_t max_context;
+    int32_t max_seqs; /* sequences of a step; 0: as many as rows */
 } fl_limits;
 
 typedef struct fl_worker {
     int thread, n_threads;
     void *scratch; /* this worker's own, 64-aligned, as large as the kernel asked for */
     void *shared;  /* one for all workers; survives from phase to phase of one call */
+    void *queue;   /* kernels of a device: where to put their work (device.h); else NULL */
 } fl_worker;
 
 /* Runs phase `phase` of a call.  All workers enter every phase and are joined between phases; a

@@ -32,6 +32,7 @@ static fl_arg *add_arg(fl_plan *p, fl_val v, const fl_place *place)
 {
     fl_arg *arg = &p->args[p->n_args];
     *arg = make_arg(p->graph, v, place);
+    p->arg_val[p->n_args] = v;
     if (v != FL_NONE)
         p->arg_place[p->n_args] = place[v];
     p->n_args++;
@@ -106,7 +107,8 @@ static bool alloc_arrays(fl_plan *p)
     p->taps = fl_arena_array(&p->arena, g->taps.n, sizeof *p->taps);
     p->args = fl_arena_array(&p->arena, n_args, sizeof *p->args);
     p->arg_place = fl_arena_array(&p->arena, n_args, sizeof *p->arg_place);
-    return p->kernels && p->items && p->taps && p->args && p->arg_place;
+    p->arg_val = fl_arena_array(&p->arena, n_args, sizeof *p->arg_val);
+    return p->kernels && p->items && p->taps && p->args && p->arg_place && p->arg_val;
 }
 
 /* ---- sizes ---- */
@@ -151,7 +153,7 @@ static fl_status measure(fl_plan *p, fl_error *err)
         __builtin_add_overflow(sum, p->shared_bytes, &sum))
         return fl_fail(err, FL_NOMEM, "the workspace of these limits is larger than memory can be");
     p->workspace_bytes = sum;
-    return FL_OK;
+    return p->device ? fl_plan_device_measure(p, err) : FL_OK;
 }
 
 static fl_status fill(fl_plan *p, const fl_plan_options *opts, fl_place *place, fl_error *err)
@@ -176,6 +178,9 @@ fl_status fl_plan_create(const fl_graph *g, const fl_plan_options *opts, fl_plan
         return fl_graph_nomem(err);
     p->graph = g;
     p->limits = opts->limits;
+    p->device = opts->device;
+    if (p->device)
+        p->limits.n_threads = 1;
     fl_place *place = fl_calloc(g->values.n, sizeof *place);
     fl_status status = fill(p, opts, place, err);
     fl_free(place);
@@ -191,7 +196,10 @@ fl_status fl_plan_prepare(fl_plan *p, fl_error *err)
 {
     if (p->workspace)
         return FL_OK;
-    p->workspace = fl_alloc_aligned(p->workspace_bytes, FL_CACHE_LINE);
+    if (p->device)
+        FL_TRY(fl_plan_device_prepare(p, err));
+    else
+        p->workspace = fl_alloc_aligned(p->workspace_bytes, FL_CACHE_LINE);
     if (!p->workspace)
         return fl_fail(err, FL_NOMEM,
                        "no memory for a workspace of %zu bytes; fewer rows per step need less",
@@ -207,7 +215,8 @@ void fl_plan_destroy(fl_plan *p)
 {
     if (!p)
         return;
-    fl_free_aligned(p->workspace);
+    if (!p->device)
+        fl_free_aligned(p->workspace);
     fl_arena_free(&p->arena);
     fl_free(p);
 }
@@ -215,6 +224,11 @@ void fl_plan_destroy(fl_plan *p)
 size_t fl_plan_workspace_bytes(const fl_plan *p)
 {
     return p->workspace_bytes;
+}
+
+size_t fl_plan_device_bytes(const fl_plan *p)
+{
+    return p->device_bytes;
 }
 
 int fl_plan_calls(const fl_plan *p)

@@ -5,6 +5,7 @@
 #define FL_GRAPH_PLAN_H
 
 #include "base/pool.h"
+#include "graph/device.h"
 #include "graph/graph.h"
 
 typedef struct fl_plan fl_plan;
@@ -18,6 +19,7 @@ typedef struct fl_plan_options {
      * preference decides.  A name that does not exist, needs a higher level, or fits nowhere is an
      * error. */
     const char *kernels;
+    fl_device *device; /* runs the plan with its own kernels; NULL: the host does.  Not owned. */
 } fl_plan_options;
 
 /* Sees a tapped value right after it was computed: rows x width elements, `stride` apart; dtype F32
@@ -26,14 +28,17 @@ typedef void (*fl_tap_fn)(void *ctx, const char *kind, int index, const fl_arg *
                           int32_t rows);
 
 /* Chooses kernels and sizes memory; allocates nothing but the plan itself, so it also serves to
- * predict.  fl_plan_prepare allocates the workspace.  The graph must outlive the plan. */
+ * predict.  fl_plan_prepare allocates the workspace, on a device out of what was reserved, and
+ * brings the weights there.  The graph must outlive the plan. */
 FL_MUST_CHECK fl_status fl_plan_create(const fl_graph *g, const fl_plan_options *opts,
                                        fl_plan **out, fl_error *err);
 FL_MUST_CHECK fl_status fl_plan_prepare(fl_plan *p, fl_error *err);
 void fl_plan_destroy(fl_plan *p); /* NULL is allowed */
 
-size_t fl_plan_workspace_bytes(const fl_plan *p);            /* intermediates and scratch */
-int fl_plan_calls(const fl_plan *p);                         /* nodes that are not views */
+size_t fl_plan_workspace_bytes(const fl_plan *p); /* intermediates and scratch */
+size_t fl_plan_device_bytes(const fl_plan *p);    /* what prepare takes of the device's reserve:
+                                                     workspace and weights; 0 without a device */
+int fl_plan_calls(const fl_plan *p);              /* nodes that are not views */
 const fl_kernel *fl_plan_kernel(const fl_plan *p, int node); /* chosen for graph node; NULL: view */
 
 /* Runs one step on the pool, which has at most limits.n_threads threads.  FL_ARGUMENT, and nothing

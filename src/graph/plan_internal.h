@@ -1,5 +1,6 @@
 /* What the files of a plan share: choice of kernels (choose.c), layout of memory (memory.c), the
- * flat array (plan.c) and its execution (run.c). */
+ * flat array (plan.c), its execution (run.c), and the part of both that a device plays (device.c).
+ */
 #ifndef FL_GRAPH_PLAN_INTERNAL_H
 #define FL_GRAPH_PLAN_INTERNAL_H
 
@@ -39,6 +40,7 @@ struct fl_plan {
     /* All operands, those of one call side by side, then those of the taps, then the logits. */
     fl_arg *args;
     fl_place *arg_place; /* data is filled in when the workspace is there */
+    fl_val *arg_val;     /* FL_NONE: left out */
     size_t n_args;
 
     /* The workspace: values, then the logits if they must be gathered, then per-worker scratch,
@@ -46,7 +48,27 @@ struct fl_plan {
     size_t value_bytes, gather_bytes, worker_bytes, shared_bytes, workspace_bytes;
     unsigned char *workspace; /* NULL: not prepared */
     const fl_arg *logits;     /* NULL: the graph has none */
+
+    /* With a device the workspace is there, and so are copies of the constants. */
+    fl_device *device;
+    size_t device_bytes;
+    float *host_logits;       /* [max_logits, vocab] */
+    unsigned char *host_rows; /* the rows of a tapped value */
 };
+
+/* A step whose calls are to be made, and who watches. */
+typedef struct fl_walk {
+    fl_plan *plan;
+    fl_pool *pool; /* NULL on a device */
+    const fl_step *step;
+    fl_tap_fn tap;
+    void *ctx;
+} fl_walk;
+
+/* device.c */
+FL_MUST_CHECK fl_status fl_plan_device_measure(fl_plan *p, fl_error *err);
+FL_MUST_CHECK fl_status fl_plan_device_prepare(fl_plan *p, fl_error *err);
+FL_MUST_CHECK fl_status fl_plan_device_run(const fl_walk *w, fl_error *err);
 
 FL_MUST_CHECK fl_status fl_plan_choose(const fl_graph *g, const fl_plan_options *opts,
                                        const fl_kernel **kernels, fl_error *err);

@@ -71,15 +71,7 @@ static fl_status check_step(const fl_plan *p, const fl_step *s, fl_error *err)
 
 /* ---- the walk ---- */
 
-typedef struct walk {
-    fl_plan *plan;
-    fl_pool *pool;
-    const fl_step *step;
-    fl_tap_fn tap;
-    void *ctx;
-} walk;
-
-static void show_taps(const walk *w, const fl_plan_item *item)
+static void show_taps(const fl_walk *w, const fl_plan_item *item)
 {
     for (int i = item->first_tap; i < item->first_tap + item->n_taps; i++) {
         const fl_plan_tap *t = &w->plan->taps[i];
@@ -89,7 +81,7 @@ static void show_taps(const walk *w, const fl_plan_item *item)
 
 static void work(void *ctx, int thread, int n_threads)
 {
-    const walk *w = ctx;
+    const fl_walk *w = ctx;
     const fl_plan *p = w->plan;
     unsigned char *scratch = p->workspace + p->value_bytes + p->gather_bytes;
     const fl_worker worker = {
@@ -127,12 +119,14 @@ fl_status fl_plan_run(fl_plan *p, fl_pool *pool, const fl_step *step, fl_tap_fn 
 {
     if (!p->workspace)
         return fl_fail(err, FL_ARGUMENT, "the plan is not prepared: it has no workspace");
-    if (fl_pool_threads(pool) > p->limits.n_threads)
+    if (!p->device && fl_pool_threads(pool) > p->limits.n_threads)
         return fl_fail(err, FL_ARGUMENT, "a pool of %d threads, the plan is made for %d",
                        fl_pool_threads(pool), (int)p->limits.n_threads);
     FL_TRY(check_step(p, step, err));
-    walk w = {.plan = p, .pool = pool, .step = step, .tap = tap, .ctx = ctx};
-    fl_pool_run(pool, work, &w);
+    const fl_walk w = {.plan = p, .pool = pool, .step = step, .tap = tap, .ctx = ctx};
+    if (p->device)
+        return fl_plan_device_run(&w, err);
+    fl_pool_run(pool, work, (void *)&w);
     if (p->gather_bytes)
         gather_logits(p, step->n_logits);
     return FL_OK;
@@ -142,5 +136,7 @@ float *fl_plan_logits(const fl_plan *p)
 {
     if (!p->workspace || !p->logits)
         return NULL;
+    if (p->device)
+        return p->host_logits;
     return p->gather_bytes ? (float *)(p->workspace + p->value_bytes) : p->logits->data;
 }

@@ -7,8 +7,6 @@
  * counted before anything changes. */
 #include "state/state_internal.h"
 
-#include <string.h>
-
 /* ---- recurrent records ---- */
 
 static void record_copy(fl_state *st, int64_t to, int64_t from)
@@ -16,8 +14,8 @@ static void record_copy(fl_state *st, int64_t to, int64_t from)
     for (int i = 0; i < st->n_pools; i++) {
         fl_state_pool *p = &st->pools[i];
         if (!st->info[i].paged)
-            memcpy(p->base + to * p->item_bytes, p->base + from * p->item_bytes,
-                   (size_t)p->item_bytes);
+            fl_pool_copy(st, p->base + to * p->item_bytes, p->base + from * p->item_bytes,
+                         p->item_bytes);
     }
 }
 
@@ -26,7 +24,7 @@ static void record_zero(fl_state *st, int64_t record)
     for (int i = 0; i < st->n_pools; i++) {
         fl_state_pool *p = &st->pools[i];
         if (!st->info[i].paged)
-            memset(p->base + record * p->item_bytes, 0, (size_t)p->item_bytes);
+            fl_pool_zero(st, p->base + record * p->item_bytes, p->item_bytes);
     }
 }
 
@@ -58,8 +56,8 @@ static void page_copy(fl_state *st, int32_t to, int32_t from, int64_t rows)
         fl_state_pool *p = &st->pools[i];
         int64_t page_bytes = p->item_bytes * FL_PAGE_TOKENS;
         if (st->info[i].paged)
-            memcpy(p->base + to * page_bytes, p->base + from * page_bytes,
-                   (size_t)(p->item_bytes * rows));
+            fl_pool_copy(st, p->base + to * page_bytes, p->base + from * page_bytes,
+                         p->item_bytes * rows);
     }
 }
 

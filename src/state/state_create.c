@@ -71,8 +71,7 @@ int64_t fl_state_bytes(const fl_state_spec *specs, int n, const fl_state_limits 
     return total;
 }
 
-/* fl_calloc leaves large memory to the system untouched, so a cache costs what is used of it. */
-static bool allocate(fl_state *st)
+static fl_status allocate(fl_state *st, fl_error *err)
 {
     const fl_state_limits *l = &st->limits;
     size_t n_pages = (size_t)st->n_pages, n_seqs = (size_t)l->n_seqs;
@@ -82,17 +81,22 @@ static bool allocate(fl_state *st)
     st->tables = fl_calloc(n_seqs * (size_t)st->max_pages, sizeof *st->tables);
     st->snaps = fl_calloc((size_t)l->n_snaps, sizeof *st->snaps);
     if (!st->free_pages || !st->refs || !st->seqs || !st->tables || !st->snaps)
-        return false;
-    for (int i = 0; i < st->n_pools; i++) {
-        size_t bytes = (size_t)(st->info[i].item_bytes * st->info[i].items);
-        st->info[i].raw = fl_calloc(1, bytes + FL_CACHE_LINE);
-        if (!st->info[i].raw)
-            return false;
-        uintptr_t base = (uintptr_t)st->info[i].raw;
-        base = (base + FL_CACHE_LINE - 1) & ~(uintptr_t)(FL_CACHE_LINE - 1);
-        st->pools[i] = (fl_state_pool){(unsigned char *)base, st->info[i].item_bytes};
+        return FL_NOMEM;
+    return fl_pools_alloc(st, err);
+}
+
+int64_t fl_state_device_bytes(const fl_state_spec *specs, int n, const fl_state_limits *l)
+{
+    size_t total = 0;
+    for (int i = 0; i < n; i++) {
+        fl_pool_info info;
+        size_t bytes = 0;
+        if (lay_pool(&specs[i], l, &info, NULL) != FL_OK ||
+            !fl_device_round((size_t)(info.item_bytes * info.items), &bytes) ||
+            __builtin_add_overflow(total, bytes, &total) || total > INT64_MAX)
+            return -1;
     }
-    return true;
+    return (int64_t)total;
 }
 
 fl_status fl_state_create(const fl_state_spec *specs, int n, const fl_state_limits *limits,
@@ -115,8 +119,8 @@ fl_status fl_state_create(const fl_state_spec *specs, int n, const fl_state_limi
         status = lay_pool(&specs[i], limits, &st->info[i], err);
         st->recurrent |= !specs[i].paged;
     }
-    if (status == FL_OK && (bytes < 0 || !allocate(st)))
-        status = FL_NOMEM;
+    if (status == FL_OK)
+        status = bytes < 0 ? FL_NOMEM : allocate(st, err);
     if (status != FL_OK) {
         fl_state_destroy(st);
         if (status == FL_NOMEM)

@@ -10,7 +10,7 @@ typedef struct fl_pool_info {
     int64_t elements, item_bytes, items;
     fl_dtype dtype;
     bool paged;
-    void *raw; /* the allocation that the pool's aligned base lies in */
+    void *raw; /* in host memory: the allocation that the pool's aligned base lies in */
 } fl_pool_info;
 
 typedef struct fl_seq_state {
@@ -51,5 +51,14 @@ static inline int64_t fl_pages_for(int64_t tokens)
 /* The live sequence, or NULL. */
 fl_seq_state *fl_state_find(const fl_state *st, fl_seq seq);
 FL_MUST_CHECK fl_status fl_state_dead(fl_seq seq, fl_error *err); /* FL_ARGUMENT, in words */
+
+/* pool.c: the memory of the pools, wherever it is. */
+FL_MUST_CHECK fl_status fl_pools_alloc(fl_state *st, fl_error *err);
+void fl_pool_copy(fl_state *st, void *to, const void *from, int64_t bytes);
+void fl_pool_zero(fl_state *st, void *at, int64_t bytes);
+FL_MUST_CHECK fl_status fl_pool_read(const fl_state *st, void *to, const void *from, int64_t bytes,
+                                     fl_error *err);
+FL_MUST_CHECK fl_status fl_pool_write(const fl_state *st, void *to, const void *from, int64_t bytes,
+                                      fl_error *err);
 
 #endif

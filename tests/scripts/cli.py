@@ -67,6 +67,9 @@ def test_answer_one_shot():
     p = run("run", TINY, "--think", "off", "-p", "Who are you?")
     assert p.stdout.startswith("I am First Light"), p.stdout
     assert p.stderr == ""
+    p = run("run", TINY, "--device", "cpu", "-p", "Who are you?", "-n", "1")
+    assert p.stderr.startswith("device: cpu (asked for)\n"), p.stderr
+    assert "possible are auto" in run("run", TINY, "--device", "gpu", "-p", "x", status=1).stderr
     p = run("run", TINY, "-p", "Introduce yourself.")
     assert "I am First Light" in p.stdout and "short question" in p.stderr
 

@@ -135,7 +135,8 @@ static void test_options(void **state)
     fl_plan_options o = options(1);
     assert_int_equal(fl_plan_create(g, &o, &plan, &err), FL_ARGUMENT); /* not finished */
     OK(fl_graph_finish(g, &err));
-    fl_limits bad[] = {{0, 0, 1, 1}, {1, -1, 1, 1}, {1, 2, 1, 1}, {1, 1, 0, 1}, {1, 1, 1, 0}};
+    fl_limits bad[] = {
+        {0, 0, 1, 1, 0}, {1, -1, 1, 1, 0}, {1, 2, 1, 1, 0}, {1, 1, 0, 1, 0}, {1, 1, 1, 0, 0}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         o.limits = bad[i];
         assert_int_equal(fl_plan_create(g, &o, &plan, &err), FL_ARGUMENT);

@@ -46,7 +46,7 @@ static uint32_t rnd(uint32_t n)
 
 static fl_state *make(int32_t n_seqs, int32_t n_snaps, int64_t tokens, int64_t context)
 {
-    fl_state_limits l = {n_seqs, n_snaps, tokens, context};
+    fl_state_limits l = {n_seqs, n_snaps, tokens, context, NULL};
     fl_state *st;
     fl_error e;
     if (fl_state_create(SPECS, N_SPECS, &l, &st, &e) != FL_OK)
@@ -364,7 +364,7 @@ static void test_dead_sequences(void **state)
 static void test_rollback_of_pages_only(void **state)
 {
     (void)state;
-    fl_state_limits l = {1, 0, 256, 256};
+    fl_state_limits l = {1, 0, 256, 256, NULL};
     fl_state *st;
     fl_seq a;
     int64_t pos;
@@ -383,10 +383,11 @@ static void test_rollback_of_pages_only(void **state)
 static void test_limits(void **state)
 {
     (void)state;
-    const fl_state_limits bad[] = {
-        {0, 0, 64, 64},         {-1, 0, 64, 64},       {1, -1, 64, 64}, {1, 0, 0, 64},
-        {1, 0, INT64_MAX, 64},  {1, 0, 64, 0},         {1, 0, 64, -64}, {1, 0, 64, INT64_MAX},
-        {INT32_MAX, 0, 64, 64}, {1, INT32_MAX, 64, 64}};
+    const fl_state_limits bad[] = {{0, 0, 64, 64, NULL},         {-1, 0, 64, 64, NULL},
+                                   {1, -1, 64, 64, NULL},        {1, 0, 0, 64, NULL},
+                                   {1, 0, INT64_MAX, 64, NULL},  {1, 0, 64, 0, NULL},
+                                   {1, 0, 64, -64, NULL},        {1, 0, 64, INT64_MAX, NULL},
+                                   {INT32_MAX, 0, 64, 64, NULL}, {1, INT32_MAX, 64, 64, NULL}};
     fl_state *st;
     fl_error e;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -394,7 +395,7 @@ static void test_limits(void **state)
         assert_int_equal(fl_state_create(SPECS, N_SPECS, &bad[i], &st, &e), FL_ARGUMENT);
         assert_null(st);
     }
-    const fl_state_limits ok = {2, 1, 100, 100};
+    const fl_state_limits ok = {2, 1, 100, 100, NULL};
     fl_state_spec huge = {"huge", true, FL_F32, INT64_MAX / 8};
     assert_int_equal(fl_state_bytes(&huge, 1, &ok), -1);
     assert_int_equal(fl_state_create(&huge, 1, &ok, &st, &e), FL_ARGUMENT);
@@ -511,7 +512,7 @@ static void test_foreign_files(void **state)
     fl_state_spec specs[N_SPECS];
     memcpy(specs, SPECS, sizeof SPECS);
     specs[1].elements++;
-    fl_state_limits l = {2, 0, 256, 128};
+    fl_state_limits l = {2, 0, 256, 128, NULL};
     fl_state *other;
     assert_int_equal(fl_state_create(specs, N_SPECS, &l, &other, NULL), FL_OK);
     refused(other, 99, FL_MISMATCH);
@@ -549,7 +550,7 @@ static void test_foreign_files(void **state)
 
 static fl_status life(void)
 {
-    fl_state_limits l = {3, 2, 256, 128};
+    fl_state_limits l = {3, 2, 256, 128, NULL};
     fl_state *st;
     fl_seq a, b;
     fl_snap k;

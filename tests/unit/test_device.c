@@ -1,0 +1,294 @@
+/* The seam to a device, without one: engines on support/fake_device.h, whose memory the host cannot
+ * touch, give what engines on the host give, survive whatever the device refuses, and stay within
+ * what they were predicted to take.  Then the ways to ask for a device. */
+#define _GNU_SOURCE
+#include "graph/graph_internal.h"
+#include "ops/device.h"
+#include "ops/ops.h"
+#include "ops/plugin.h"
+#include "support/cmocka_all.h"
+#include "support/engine_support.h"
+#include "support/fake_device.h"
+#include "support/fake_model.h"
+#include "support/open_model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { ROOM = 64 << 20 };
+
+static fl_engine_options small_options(fl_device *d)
+{
+    fl_engine_options o = fl_engine_options_default();
+    o.threads = 2;
+    o.max_seqs = 3;
+    o.chunk = 64;
+    o.cache_tokens = 2048;
+    o.given_device = d;
+    return o;
+}
+
+static fl_status make(fl_device *d, fl_engine **out, fl_error *err)
+{
+    fl_engine_options o = small_options(d);
+    return fl_engine_create_graph(engine_graph, FAKE_CONTEXT, &o, out, err);
+}
+
+static fl_device *open_fake(void)
+{
+    return fake_device_open(engine_graph->registry, ROOM);
+}
+
+static void test_answers(void **state)
+{
+    (void)state;
+    engine_dice = (rng){7};
+    fl_engine *e;
+    fl_error err;
+    if (make(open_fake(), &e, &err) != FL_OK)
+        fail_msg("%s", err.message);
+    assert_string_equal(fl_engine_device(e), "fake:0");
+    fake_device_repeats = 0;
+    int32_t text[3][FAKE_CONTEXT];
+    for (int round = 0; round < 3; round++) {
+        collector c[3];
+        int64_t n[3];
+        for (int i = 0; i < 3; i++) {
+            n[i] = 1 + engine_rnd(150);
+            engine_some_ids(text[i], n[i]);
+            fl_request_params p = engine_params(text[i], n[i], 12);
+            collect(&c[i], &p, 0);
+            engine_submit(e, &p);
+        }
+        run_all(e);
+        for (int i = 0; i < 3; i++) {
+            engine_expect_greedy(&c[i], text[i], n[i], 12);
+            collector_free(&c[i]);
+        }
+    }
+    assert_true(fake_device_repeats > 10);
+    fl_engine_destroy(e);
+    assert_int_equal(fake_device_alive, 0);
+}
+
+typedef struct sums {
+    float h[FAKE_WIDTH];
+    int rows;
+} sums;
+
+static void keep_last(void *ctx, const char *kind, int index, const fl_arg *value, int32_t rows)
+{
+    sums *s = ctx;
+    assert_string_equal(kind, "sum");
+    assert_int_equal(index, 0);
+    memcpy(s->h, fl_row_f32(value, rows - 1), sizeof s->h);
+    s->rows += rows;
+}
+
+/* Taps, and a kept sequence that goes through a file, a fork and back. */
+static void test_state_travels(void **state)
+{
+    (void)state;
+    engine_dice = (rng){8};
+    fl_engine *e, *other;
+    fl_error err;
+    assert_int_equal(make(open_fake(), &e, &err), FL_OK);
+    assert_int_equal(make(NULL, &other, &err), FL_OK);
+    int32_t text[FAKE_CONTEXT];
+    engine_some_ids(text, 100);
+    collector c;
+    sums seen = {0};
+    float logits[FAKE_VOCAB], h[FAKE_WIDTH];
+    fl_request_params p = engine_params(text, 100, 0);
+    collect(&c, &p, 0);
+    p.keep = true;
+    p.tap = keep_last;
+    p.tap_ctx = &seen;
+    engine_submit(e, &p);
+    run_all(e);
+    fake_logits(text, 100, logits, h);
+    assert_int_equal(seen.rows, 100);
+    assert_memory_equal(seen.h, h, sizeof h);
+
+    fl_state *st = fl_engine_state(e);
+    fl_seq fork;
+    assert_int_equal(fl_state_fork(st, c.kept, &fork, &err), FL_OK);
+    fl_state_release(st, c.kept);
+    char path[] = "/tmp/fl-device-XXXXXX";
+    close(mkstemp(path));
+    if (fl_state_save(st, fork, 1, text, path, &err) != FL_OK)
+        fail_msg("%s", err.message);
+    fl_engine *const engines[] = {e, other}; /* a file of a device is one of the host */
+    for (int i = 0; i < 2; i++) {
+        int32_t *ids;
+        int64_t n;
+        fl_seq seq;
+        if (fl_state_load(fl_engine_state(engines[i]), path, 1, &seq, &ids, &n, &err) != FL_OK)
+            fail_msg("%s", err.message);
+        assert_int_equal(n, 100);
+        fl_free(ids);
+        collector more;
+        engine_some_ids(text + 100, 3);
+        p = engine_params(text + 100, 3, 5);
+        collect(&more, &p, 0);
+        p.keep_from = seq;
+        engine_submit(engines[i], &p);
+        run_all(engines[i]);
+        for (int64_t k = 0; k < 5; k++) {
+            assert_int_equal(more.ids.data[k], fake_next(text, 103 + k));
+            text[103 + k] = more.ids.data[k];
+        }
+        collector_free(&more);
+    }
+    unlink(path);
+    collector_free(&c);
+    fl_engine_destroy(other);
+    fl_engine_destroy(e);
+}
+
+/* Whatever the device refuses ends in a status; the program makes another engine and goes on. */
+static void test_failures(void **state)
+{
+    (void)state;
+    engine_dice = (rng){9};
+    int32_t text[FAKE_CONTEXT];
+    engine_some_ids(text, 80);
+    long n = 1;
+    bool through = false;
+    for (; !through && n < 400; n++) {
+        fl_engine *e;
+        fl_error err = {0};
+        fl_device *d = open_fake();
+        fake_device_fail_at(n);
+        fl_status s = make(d, &e, &err);
+        if (s == FL_OK) {
+            collector c;
+            fl_request_params p = engine_params(text, 80, 6);
+            collect(&c, &p, 0);
+            engine_submit(e, &p);
+            bool busy = true;
+            while (busy && s == FL_OK)
+                s = fl_engine_step(e, &busy, &err);
+            assert_true(c.ended);
+            assert_int_equal(c.finish, s == FL_OK ? FL_FINISH_LENGTH : FL_FINISH_ERROR);
+            if (s == FL_OK)
+                engine_expect_greedy(&c, text, 80, 6);
+            collector_free(&c);
+            fl_engine_destroy(e);
+        }
+        through = s == FL_OK;
+        if (!through)
+            assert_non_null(strstr(err.message, "out of luck"));
+        assert_int_equal(fake_device_alive, 0);
+        fake_device_fail_at(0);
+    }
+    assert_true(through && n > 20);
+}
+
+static void test_memory_limit(void **state)
+{
+    (void)state;
+    fl_engine *e;
+    fl_error err;
+    fl_engine_options o = small_options(open_fake());
+    o.device_memory = 1000;
+    assert_int_equal(fl_engine_create_graph(engine_graph, FAKE_CONTEXT, &o, &e, &err), FL_NOMEM);
+    assert_non_null(strstr(err.message, "0.000 GB may be used"));
+    assert_int_equal(fake_device_alive, 0);
+    o = small_options(open_fake());
+    o.chunk = 17; /* refused before the device is looked at */
+    assert_int_equal(fl_engine_create_graph(engine_graph, FAKE_CONTEXT, &o, &e, &err), FL_ARGUMENT);
+    assert_int_equal(fake_device_alive, 0);
+}
+
+/* A real model: the same bits as on the host, prompt and answer. */
+static void test_tiny(void **state)
+{
+    (void)state;
+    opened m[2];
+    collector c[2];
+    fl_engine_options o = fl_engine_options_default();
+    o.max_seqs = 1;
+    o.max_context = 512;
+    int32_t ids[70];
+    for (int i = 0; i < 70; i++)
+        ids[i] = 37 * i % 3000;
+    for (int i = 0; i < 2; i++) {
+        o.given_device = i ? fake_device_open(fl_ops_registry(), (size_t)1 << 30) : NULL;
+        open_model(&m[i], FL_TINY_MODEL, &o);
+        fl_request_params p = engine_params(ids, 70, 4);
+        collect(&c[i], &p, fl_graph_vocab(fl_model_graph(m[i].model)));
+        engine_submit(m[i].engine, &p);
+        run_all(m[i].engine);
+        assert_int_equal(c[i].finish, FL_FINISH_LENGTH);
+    }
+    assert_int_equal(c[0].rows.n, c[1].rows.n);
+    assert_memory_equal(c[0].rows.data, c[1].rows.data, c[0].rows.n * sizeof(float));
+    assert_memory_equal(c[0].ids.data, c[1].ids.data, 4 * sizeof(int32_t));
+    for (int i = 0; i < 2; i++) {
+        collector_free(&c[i]);
+        close_model(&m[i]);
+    }
+}
+
+/* ---- asking for a device ---- */
+
+static void test_names(void **state)
+{
+    (void)state;
+    char why[200];
+    fl_device *d;
+    fl_error err;
+    assert_int_equal(fl_device_open(NULL, &d, why, &err), FL_OK);
+    assert_null(d);
+    assert_int_equal(fl_device_open("cpu", &d, why, &err), FL_OK);
+    assert_null(d);
+    const char *const bad[] = {"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cudaa"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(fl_device_open(bad[i], &d, why, &err), FL_ARGUMENT);
+        assert_null(d);
+    }
+    assert_int_equal(fl_device_open("auto", &d, why, &err), FL_OK);
+    print_message("auto: %s\n", why);
+    if (d) {
+        d->fn->close(d);
+    } else {
+        assert_int_equal(strncmp(why, "no GPU: ", 8), 0);
+        assert_int_not_equal(fl_device_open("cuda", &d, why, &err), FL_OK);
+        assert_non_null(strstr(err.message, "device cuda: "));
+    }
+    assert_int_not_equal(fl_device_open("cuda:1000", &d, why, &err), FL_OK);
+    assert_null(d);
+}
+
+static void test_foreign_plugins(void **state)
+{
+    (void)state;
+    const fl_plugin *p;
+    fl_error err;
+    char path[] = "/tmp/fl-plugin-XXXXXX";
+    int fd = mkstemp(path);
+    assert_int_equal(write(fd, "no library", 10), 10);
+    close(fd);
+    assert_int_equal(fl_plugin_load(path, &p, &err), FL_DEVICE);
+    unlink(path);
+    assert_int_equal(fl_plugin_load(path, &p, &err), FL_DEVICE);
+    assert_int_equal(fl_plugin_load("libm.so.6", &p, &err), FL_MISMATCH);
+    assert_non_null(strstr(err.message, "not a firstlight plugin"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_state_travels),
+        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_memory_limit),
+        cmocka_unit_test(test_tiny),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_foreign_plugins),
+    };
+    return cmocka_run_group_tests(tests, engine_setup, engine_teardown);
+}
