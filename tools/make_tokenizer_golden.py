@@ -145,4 +145,5 @@ def main():
         f.write("{" + ",\n".join(lists) + "}\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,6 @@
-/* Byte-pair merging: a piece starts as single bytes, and the adjacent pair whose bytes together
- * have the lowest rank is merged, the leftmost on equal ranks, until no pair is in the vocabulary.
+/* Byte-pair merging: a piece starts as single bytes, and the adjacent pair of the lowest rank is
+ * merged, the leftmost on equal ranks, until no pair has one.  The rank of a pair is that of its
+ * bytes together in a rank file, or its place in the list of merges.
  *
  * The parts are a doubly linked list over byte positions, the candidate pairs a binary heap of
  * (rank, position): n log n for n bytes, where looking through all pairs for the lowest would be
@@ -14,9 +15,11 @@ struct fl_bpe_part {
     uint32_t prev, next; /* where the neighbours begin; next is the piece's length at the end */
     int32_t id;          /* of the part itself */
     int32_t pair;        /* rank of the part with its right neighbour; NO_RANK also when merged */
+    int32_t merged;      /* the id that the pair becomes */
 };
 
-static int32_t rank_of(const fl_vocab *v, const char *bytes, size_t len)
+/* The id of a piece that is one token, or NO_RANK. */
+static int32_t id_of(const fl_vocab *v, const char *bytes, size_t len)
 {
     uint32_t id;
     if (len > v->longest || !fl_strmap_get(&v->ids, bytes, len, &id))
@@ -58,7 +61,16 @@ static bool consider(fl_bpe *b, const fl_vocab *v, fl_bytes piece, uint32_t i)
     p->pair = NO_RANK;
     if (p->next == piece.len)
         return true;
-    p->pair = rank_of(v, piece.data + i, b->parts[p->next].next - i);
+    const struct fl_bpe_part *right = &b->parts[p->next];
+    if (v->listed) {
+        const fl_merge *m = fl_merges_get(&v->merges, p->id, right->id);
+        if (!m)
+            return true;
+        p->pair = m->rank;
+        p->merged = m->id;
+    } else {
+        p->pair = p->merged = id_of(v, piece.data + i, right->next - i);
+    }
     return p->pair == NO_RANK || heap_push(b, (uint64_t)p->pair << 32 | i);
 }
 
@@ -72,7 +84,7 @@ static bool merge_all(fl_bpe *b, const fl_vocab *v, fl_bytes piece)
         if (left->pair != (int32_t)(entry >> 32))
             continue;
         struct fl_bpe_part *right = &parts[left->next];
-        left->id = left->pair;
+        left->id = left->merged;
         right->pair = NO_RANK;
         left->next = right->next;
         if (left->next < piece.len)
@@ -85,7 +97,7 @@ static bool merge_all(fl_bpe *b, const fl_vocab *v, fl_bytes piece)
 
 bool fl_bpe_encode(fl_bpe *b, const fl_vocab *v, fl_bytes piece, fl_ids *out)
 {
-    int32_t whole = rank_of(v, piece.data, piece.len);
+    int32_t whole = v->whole ? id_of(v, piece.data, piece.len) : NO_RANK;
     if (whole != NO_RANK)
         return fl_vec_push(out, whole);
     uint32_t n = (uint32_t)piece.len;

@@ -1,38 +1,46 @@
-/* Special tokens: the ids above the ranks and their names.
+/* Special tokens: ids that stand for a name, not for a piece of text.
  *
- * Every slot has a name, as in the release: the one that tokenizer_config.json gives it, or one
- * made of its number.  Names are found in text only where the caller of the tokenizer allows it. */
+ * Beside a rank file every slot above the ranks has a name, as in the release: the one that
+ * tokenizer_config.json gives it, or one made of its number.  Names are found in text only where
+ * the caller of the tokenizer allows it. */
 #include "text/text_internal.h"
-
-#include "checkpoint/json.h"
 
 static fl_status no_memory(const char *path, fl_error *err)
 {
     return fl_fail(err, FL_NOMEM, "%s: no memory for the special tokens", path);
 }
 
-/* Gives slot id its name, which s then owns. */
-static fl_status name_slot(const char *path, int32_t id, fl_bytes name, fl_vocab *v, fl_specials *s,
-                           fl_error *err)
+/* Puts len into the list of lengths. */
+static bool add_length(fl_specials *s, size_t len)
+{
+    size_t i = 0;
+    while (i < s->lengths.n && s->lengths.data[i] > len)
+        i++;
+    if (i < s->lengths.n && s->lengths.data[i] == len)
+        return true;
+    if (!fl_vec_push(&s->lengths, 0))
+        return false;
+    memmove(s->lengths.data + i + 1, s->lengths.data + i,
+            (s->lengths.n - 1 - i) * sizeof *s->lengths.data);
+    s->lengths.data[i] = (uint32_t)len;
+    return true;
+}
+
+fl_status fl_specials_add(fl_specials *s, const char *path, fl_special token, fl_bytes name,
+                          fl_vocab *v, fl_error *err)
 {
     bool existing;
-    if (!fl_strmap_put(&s->ids, name.data, name.len, (uint32_t)id, &existing))
+    name.data = fl_arena_strndup(&s->arena, name.data, name.len);
+    if (!name.data || !add_length(s, name.len) ||
+        !fl_strmap_put(&s->names, name.data, name.len, (uint32_t)s->entries.n, &existing))
         return no_memory(path, err);
     if (existing)
         return fl_fail(err, FL_FORMAT, "%s: two special tokens are named \"%.*s\"", path,
                        (int)(name.len < 80 ? name.len : 80), name.data);
-    v->tokens[id] = name;
-    s->starts[(unsigned char)name.data[0]] = true;
-    size_t i = 0;
-    while (i < s->lengths.n && s->lengths.data[i] > name.len)
-        i++;
-    if (i < s->lengths.n && s->lengths.data[i] == name.len)
-        return FL_OK;
-    if (!fl_vec_push(&s->lengths, 0))
+    if (!fl_vec_push(&s->entries, token))
         return no_memory(path, err);
-    memmove(s->lengths.data + i + 1, s->lengths.data + i,
-            (s->lengths.n - 1 - i) * sizeof *s->lengths.data);
-    s->lengths.data[i] = (uint32_t)name.len;
+    v->tokens[token.id] = name;
+    s->starts[(unsigned char)name.data[0]] = true;
     return FL_OK;
 }
 
@@ -64,10 +72,7 @@ static fl_status read_entry(const char *path, fl_bytes key, const fl_json *value
         return fl_fail(err, FL_FORMAT,
                        "%s: added_tokens_decoder.%.*s.content must be a string of 1..%d bytes",
                        path, key_len, key.data, FL_MAX_NAME_BYTES);
-    name.data = fl_arena_strndup(&s->arena, name.data, name.len);
-    if (!name.data)
-        return no_memory(path, err);
-    return name_slot(path, (int32_t)id, name, v, s, err);
+    return fl_specials_add(s, path, (fl_special){.id = (int32_t)id}, name, v, err);
 }
 
 static fl_status read_entries(const char *path, const fl_json *root, fl_vocab *v, fl_specials *s,
@@ -99,7 +104,8 @@ static fl_status name_reserved(const char *path, const char *reserved, fl_vocab 
                                            reserved, (int)id, number + 2);
         if (!name)
             return no_memory(path, err);
-        FL_TRY(name_slot(path, id, (fl_bytes){name, strlen(name)}, v, s, err));
+        FL_TRY(fl_specials_add(s, path, (fl_special){.id = id}, (fl_bytes){name, strlen(name)}, v,
+                               err));
     }
     return FL_OK;
 }
@@ -119,26 +125,33 @@ fl_status fl_specials_read(const char *path, const char *reserved, fl_vocab *v, 
 void fl_specials_free(fl_specials *s)
 {
     fl_arena_free(&s->arena);
-    fl_strmap_free(&s->ids);
+    fl_strmap_free(&s->names);
+    fl_vec_free(&s->entries);
     fl_vec_free(&s->lengths);
     *s = (fl_specials){0};
 }
 
-bool fl_specials_find(const fl_specials *s, fl_bytes text, size_t *begin, size_t *end, int32_t *id)
+const fl_special *fl_specials_get(const fl_specials *s, const char *name, size_t len)
 {
-    for (size_t i = 0; i < text.len; i++) {
+    uint32_t entry;
+    return fl_strmap_get(&s->names, name, len, &entry) ? &s->entries.data[entry] : NULL;
+}
+
+const fl_special *fl_specials_find(const fl_specials *s, fl_bytes text, size_t *begin, size_t *end)
+{
+    for (size_t i = 0; s->entries.n && i < text.len; i++) {
         if (!s->starts[(unsigned char)text.data[i]])
             continue;
         for (size_t j = 0; j < s->lengths.n; j++) {
-            uint32_t found;
             size_t len = s->lengths.data[j];
-            if (len > text.len - i || !fl_strmap_get(&s->ids, text.data + i, len, &found))
+            const fl_special *found =
+                len <= text.len - i ? fl_specials_get(s, text.data + i, len) : NULL;
+            if (!found)
                 continue;
             *begin = i;
             *end = i + len;
-            *id = (int32_t)found;
-            return true;
+            return found;
         }
     }
-    return false;
+    return NULL;
 }

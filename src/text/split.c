@@ -103,6 +103,13 @@ void fl_splitter_free(fl_splitter *s)
     fl_free(s);
 }
 
+bool fl_splitter_matches_nothing(const fl_splitter *s)
+{
+    uint32_t may = 0;
+    pcre2_pattern_info(s->code, PCRE2_INFO_MATCHEMPTY, &may);
+    return may != 0;
+}
+
 fl_split_scratch *fl_split_scratch_create(const fl_splitter *s)
 {
     return (fl_split_scratch *)pcre2_match_data_create(1, s->memory);
@@ -142,12 +149,13 @@ static fl_status match(const fl_splitter *s, pcre2_match_data *data, fl_bytes te
 }
 
 fl_status fl_split_next(const fl_splitter *s, fl_split_scratch *scratch, fl_bytes text, size_t *at,
-                        fl_bytes *piece, fl_error *err)
+                        fl_bytes *piece, bool *matched, fl_error *err)
 {
     size_t from = *at, begin, end;
     FL_TRY(match(s, (pcre2_match_data *)scratch, text, from, &begin, &end, err));
     /* Text before the match: a piece of its own; the match is found again at the next call. */
-    *at = begin > from ? begin : end;
+    *matched = begin == from && end > begin;
+    *at = *matched ? end : begin;
     *piece = (fl_bytes){text.data + from, *at - from};
     return FL_OK;
 }

@@ -14,17 +14,20 @@ typedef struct fl_tokenizer fl_tokenizer;
 typedef FL_VEC(int32_t) fl_ids;
 
 typedef struct fl_tokenizer_spec {
-    const char *kind;    /* "tiktoken" */
-    const char *file;    /* "tiktoken.model" */
-    const char *pattern; /* PCRE2, UTF and UCP on; a set operation (&&) is refused */
+    const char *kind;    /* "tiktoken": a rank file; "hf": a tokenizer.json */
+    const char *file;    /* "tiktoken.model", "tokenizer.json" */
+    const char *pattern; /* PCRE2, UTF and UCP on; a set operation (&&) is refused; for a rank
+                            file, while a tokenizer.json has its own */
     int64_t max_chars;   /* longer text is cut into pieces of this many characters; 0: no limit */
     int64_t max_run;     /* and where a run of one class (space or not) exceeds this; 0: no limit */
     int64_t vocab_size;  /* rows of the embedding: ids above the ranks are special slots */
-    const char *reserved; /* name of unnamed special slots, with one %d: "<|reserved_token_%d|>" */
+    const char *reserved; /* name of unnamed special slots, with one %d: "<|reserved_token_%d|>";
+                             for a rank file */
 } fl_tokenizer_spec;
 
-/* Reads spec->file and tokenizer_config.json (added_tokens_decoder) of dir.  spec is
- * not kept.  Errors: FL_MODEL for the pattern, FL_FORMAT for the files, with line or key. */
+/* Reads spec->file of dir, and beside a rank file tokenizer_config.json (added_tokens_decoder).
+ * spec is not kept.  Errors: FL_MODEL for the pattern, FL_FORMAT for the files, with line or key,
+ * FL_UNSUPPORTED for a part of a tokenizer.json that has no counterpart here, with its name. */
 FL_MUST_CHECK fl_status fl_tokenizer_open(const char *dir, const fl_tokenizer_spec *spec,
                                           fl_tokenizer **out, fl_error *err);
 void fl_tokenizer_close(fl_tokenizer *t); /* NULL is allowed */
@@ -35,13 +38,14 @@ void fl_tokenizer_close(fl_tokenizer *t); /* NULL is allowed */
  * tokenizer. */
 FL_MUST_CHECK fl_status fl_tokenizer_encode(const fl_tokenizer *t, const char *text, size_t len,
                                             bool specials, fl_ids *out, fl_error *err);
-/* The bytes of one id, for a special token its name ({NULL, 0} for an id outside the vocabulary).
+/* The bytes of one id, for a special token its name ({NULL, 0} for an id outside the vocabulary,
+ * {"", 0} for one that no file gives a token).
  * Borrowed from t. */
 fl_bytes fl_tokenizer_bytes(const fl_tokenizer *t, int32_t id);
 /* The id of a special token by its name, or FL_NO_TOKEN. */
 enum { FL_NO_TOKEN = -1 };
 int32_t fl_tokenizer_special(const fl_tokenizer *t, const char *name);
-bool fl_tokenizer_is_special(const fl_tokenizer *t, int32_t id); /* any id above the ranks */
+bool fl_tokenizer_is_special(const fl_tokenizer *t, int32_t id); /* has a name */
 int64_t fl_tokenizer_size(const fl_tokenizer *t);                /* ids are 0 .. size - 1 */
 
 /* Streaming: feed bytes of tokens, take out whole characters only.  Invalid bytes become U+FFFD;

@@ -5,7 +5,7 @@
  * begun a character, or for a single byte that could not.  Which bytes may follow a lead byte is
  * decided at each byte, so surrogates, overlong forms and values above U+10FFFF end at their second
  * byte. */
-#include "text/tokenizer.h"
+#include "text/text_internal.h"
 
 #define REPLACEMENT "\xef\xbf\xbd"
 
@@ -87,4 +87,35 @@ bool fl_utf8_end(fl_utf8_stream *s, fl_buf *out)
         return false;
     s->n = 0;
     return true;
+}
+
+uint32_t fl_utf8_decode(const char *p, size_t *len)
+{
+    const unsigned char *b = (const unsigned char *)p;
+    if (b[0] < 0x80)
+        return *len = 1, b[0];
+    if (b[0] < 0xe0)
+        return *len = 2, (b[0] & 0x1fu) << 6 | (b[1] & 0x3fu);
+    if (b[0] < 0xf0)
+        return *len = 3, (b[0] & 0xfu) << 12 | (b[1] & 0x3fu) << 6 | (b[2] & 0x3fu);
+    *len = 4;
+    return (b[0] & 7u) << 18 | (b[1] & 0x3fu) << 12 | (b[2] & 0x3fu) << 6 | (b[3] & 0x3fu);
+}
+
+bool fl_utf8_put(fl_buf *out, uint32_t c)
+{
+    if (c < 0x80)
+        return fl_vec_push(out, (char)c);
+    int more = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
+    char bytes[4] = {(char)((0xff80u >> more & 0xffu) | c >> 6 * more)};
+    for (int i = 1; i <= more; i++)
+        bytes[i] = (char)(0x80u | (c >> 6 * (more - i) & 0x3fu));
+    return fl_vec_append(out, bytes, (size_t)more + 1);
+}
+
+bool fl_white_space(uint32_t c)
+{
+    return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
+           c == 0x205f || c == 0x3000;
 }

@@ -152,7 +152,7 @@ static fl_status check_whole(const char *path, fl_vocab *v, fl_error *err)
 
 fl_status fl_vocab_read(const char *path, int64_t size, fl_vocab *v, fl_error *err)
 {
-    *v = (fl_vocab){0};
+    *v = (fl_vocab){.whole = true};
     if (size < 1 || size > FL_MAX_VOCAB)
         return fl_fail(err, FL_CONFIG, "vocab_size is %lld, expected 1..%d", (long long)size,
                        FL_MAX_VOCAB);
@@ -183,6 +183,7 @@ void fl_vocab_free(fl_vocab *v)
 {
     fl_free(v->tokens);
     fl_free(v->storage);
+    fl_free(v->merges.slots);
     fl_strmap_free(&v->ids);
     *v = (fl_vocab){0};
 }
