@@ -2,6 +2,7 @@
  * nothing. */
 #include "engine/engine_internal.h"
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "ops/device.h"
 
@@ -83,6 +84,7 @@ static fl_status create_on(fl_device *device, const char *where, const fl_graph 
     }
     e->sizes = *sizes;
     e->vocab = fl_graph_vocab(g);
+    e->stats.progress_us = fl_engine_now(e);
     e->device = device;
     if (device)
         snprintf(e->device_text, sizeof e->device_text, "%s", where);
@@ -128,10 +130,12 @@ void fl_engine_destroy(fl_engine *e)
 {
     if (!e)
         return;
-    while (e->n_live > 0) {
-        fl_request *r = e->live[--e->n_live]->request;
-        if (--r->n_alive == 0)
-            fl_request_free(r);
+    while (e->n_live > 0 || e->waiting) {
+        fl_request *r = (e->n_live ? e->live[0] : e->waiting)->request;
+        for (int i = 0; i < r->p.n; i++)
+            fl_queue_leave(e, &r->choices[i]);
+        fl_queue_part(e, r);
+        fl_request_free(r);
     }
     fl_sample_scratch_free(&e->scratch);
     fl_free(e->ids);
@@ -146,6 +150,21 @@ void fl_engine_destroy(fl_engine *e)
     if (e->device)
         e->device->fn->close(e->device);
     fl_free(e);
+}
+
+int64_t fl_engine_now(const fl_engine *e)
+{
+    return e->sizes.clock ? e->sizes.clock(e->sizes.clock_ctx) : fl_clock_us();
+}
+
+void fl_engine_get_stats(const fl_engine *e, fl_engine_stats *out)
+{
+    *out = e->stats;
+    out->running = e->n_live;
+    out->waiting = e->n_waiting;
+    out->tokens = e->sizes.state.n_tokens;
+    out->free_tokens = fl_state_free_tokens(e->state);
+    out->now_us = fl_engine_now(e);
 }
 
 fl_state *fl_engine_state(fl_engine *e)

@@ -1,8 +1,9 @@
 /* The engine room: requests in, tokens out.
  *
  * An engine owns a plan, a thread pool and a state manager for one model and runs steps that mix
- * prompt chunks and single tokens of several requests.  It composes steps so that a result never
- * depends on who shares them.  Single-threaded: one thread calls submit, step and cancel. */
+ * prompt chunks and single tokens of several requests.  Requests that find no room wait for it in a
+ * bounded queue.  Steps are composed so that a result never depends on who shares them.
+ * Single-threaded: one thread calls submit, step and cancel. */
 #ifndef FL_ENGINE_H
 #define FL_ENGINE_H
 
@@ -14,9 +15,12 @@
 typedef struct fl_engine fl_engine;
 typedef struct fl_request fl_request;
 
+typedef int64_t (*fl_clock_fn)(void *ctx);
+
 typedef struct fl_engine_options {
     int threads;          /* 0: all processors */
-    int max_seqs;         /* requests alive and sequences kept at once; 0: 8 */
+    int max_seqs;         /* answers running and sequences kept at once; 0: 8 */
+    int max_waiting;      /* requests that may wait for room; 0: none */
     int chunk;            /* prompt rows of a step at most, a multiple of FL_PAGE_TOKENS; 0: 256.
                              Decoding requests add a row each. */
     int64_t max_context;  /* tokens of one sequence; 0: what the model says, at most 65536 */
@@ -33,6 +37,8 @@ typedef struct fl_engine_options {
     int64_t device_memory;   /* bytes of it to use at most; 0: all that are free */
     fl_device *given_device; /* instead of `device`: one that is open.  The engine takes it over,
                                 also when it cannot be made. */
+    fl_clock_fn clock;       /* microseconds for deadlines and statistics; NULL: the machine's */
+    void *clock_ctx;
 } fl_engine_options;
 
 fl_engine_options fl_engine_options_default(void); /* this machine's level, 0 elsewhere */
@@ -55,7 +61,9 @@ typedef enum fl_finish {
     FL_FINISH_STOP,
     FL_FINISH_LENGTH,
     FL_FINISH_CANCEL,
-    FL_FINISH_ERROR
+    FL_FINISH_ERROR,
+    FL_FINISH_TIMEOUT, /* max_us, or max_wait_us */
+    FL_FINISH_COUNT
 } fl_finish;
 
 /* One generated token, or the end of an answer. */
@@ -102,25 +110,53 @@ typedef struct fl_request_params {
     fl_tap_fn tap; /* not NULL: sees the taps of every step this request is in, its own rows only */
     void *tap_ctx;
     fl_seq keep_from; /* a kept sequence to continue, or FL_NONE; consumed when submit succeeds */
-    bool keep;        /* keep the sequence at the end: fl_request_kept; with one choice only */
+    bool keep;        /* keep the sequence at the end: fl_request_kept */
+    /* With keep, keep_from, on_rows or tap there is one choice only, and the rows of the whole
+     * request are reserved before it starts. */
+
+    uint64_t client; /* opaque: clients share the machine equally */
+    int priority;    /* lower first, also when memory runs short */
+    /* Microseconds from submit, after which the request ends with FL_FINISH_TIMEOUT: if it has not
+     * begun to run; in any case.  0: no limit. */
+    int64_t max_wait_us, max_us;
 } fl_request_params;
 
 fl_request_params fl_request_params_default(void); /* greedy, no kept sequence, 0 elsewhere */
 
-/* Queues a request.  Room for the prompt and max_tokens is reserved here, so a request that was
- * taken never runs out.  FL_BUSY when max_seqs are alive or the cache has no room at this moment;
- * FL_ARGUMENT when it can never fit, or a token id is outside the vocabulary.  *out is valid until
- * the last event has been delivered. */
+/* Takes a request in.  One that was taken never runs out of memory: it may lose its place to others
+ * on the way, and then runs again what it needs, without a change to what it says.  FL_BUSY when
+ * there is no room at this moment and max_waiting are waiting already; FL_ARGUMENT when it can
+ * never fit, or a token id is outside the vocabulary.  *out is valid until the last event has been
+ * delivered. */
 FL_MUST_CHECK fl_status fl_engine_submit(fl_engine *e, const fl_request_params *p, fl_request **out,
                                          fl_error *err);
 void fl_engine_cancel(fl_engine *e, fl_request *r); /* its last event comes before this returns */
 void fl_engine_cancel_choice(fl_engine *e, fl_request *r, int choice); /* likewise, one answer */
 /* Runs one step if there is work; *busy tells whether requests remain.  A failed step ends the
- * requests in it with FL_FINISH_ERROR, is also returned, and leaves the engine usable. */
+ * requests in it with FL_FINISH_ERROR, is also returned, and leaves the engine usable.  A step in
+ * which requests remain and none has room (kept sequences hold all of it) runs nothing. */
 FL_MUST_CHECK fl_status fl_engine_step(fl_engine *e, bool *busy, fl_error *err);
 
 /* Tokens of the prompt that have run so far (kept ones not counted). */
 int64_t fl_request_done(const fl_request *r);
+bool fl_request_started(const fl_request *r); /* it has had room */
+
+/* What the engine is doing and has done. */
+typedef struct fl_engine_stats {
+    int running, waiting;          /* answers that have room, or wait for it */
+    int64_t tokens, free_tokens;   /* rows of the cache, and those not in use */
+    int64_t steps;                 /* that ran rows */
+    int64_t step_us, last_step_us; /* time in all of them, in the last */
+    int64_t progress_us;           /* clock at the end of the last (or at creation) */
+    int64_t now_us;                /* clock at the time of asking */
+    int64_t prompt_tokens;         /* run; what was run again is not counted */
+    int64_t generated_tokens;
+    int64_t replayed_tokens;           /* run again after their place was lost */
+    int64_t preemptions;               /* places lost */
+    int64_t finished[FL_FINISH_COUNT]; /* answers by how they ended */
+} fl_engine_stats;
+void fl_engine_get_stats(const fl_engine *e, fl_engine_stats *out);
+
 /* With `keep`: valid inside the last event; the sequence then belongs to the caller, who continues
  * it (keep_from) or releases it.  It holds every token that was run: prompt and answer but for the
  * last token of the answer, which the next prompt begins with (fl_state_pos tells).  FL_NONE after

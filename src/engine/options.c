@@ -63,6 +63,7 @@ fl_status fl_engine_resolve(const fl_graph *g, int64_t model_context, const fl_e
         return fl_fail(err, FL_ARGUMENT, "chunk is %d, it must be a multiple of %d", chunk,
                        FL_PAGE_TOKENS);
     FL_TRY(check("max_context", context, 1, model_context, err));
+    FL_TRY(check("max_waiting", o->max_waiting, 0, INT32_MAX, err));
     FL_TRY(check("max_snapshots", o->max_snapshots, 0, MAX_SEQS, err));
     int64_t cache = o->cache_tokens;
     if (!cache) {
@@ -88,6 +89,9 @@ fl_status fl_engine_resolve(const fl_graph *g, int64_t model_context, const fl_e
                   .max_context = context},
         .chunk = chunk,
         .shown_logits = shown,
+        .max_waiting = o->max_waiting,
+        .clock = o->clock,
+        .clock_ctx = o->clock_ctx,
     };
     return FL_OK;
 }

@@ -58,6 +58,7 @@ static void give_token(fl_engine *e, fl_choice *c, const float *logits)
         return;
     }
     event.id = c->said[c->n_said++] = sample.id;
+    e->stats.generated_tokens++;
     event.logprob = sample.logprob;
     event.top = sample.top;
     event.n_top = sample.n_top;
@@ -88,15 +89,16 @@ static bool show_rows(fl_engine *e, const fl_share *share, int64_t pos, const fl
     return share->choice->finish == FL_FINISH_NONE;
 }
 
-/* The end of a prompt: every choice takes its first token from the same logits. */
+/* The end of a prompt: every choice that has a place takes its first token from the same logits. */
 static void begin_answers(fl_engine *e, fl_choice *c, const float *logits)
 {
     fl_request *r = c->request;
     fl_engine_enter(e); /* the request outlives its last choice until here */
-    fl_choice_fork(e, c);
+    fl_queue_fork(e, c);
     for (int i = 0; i < r->p.n; i++) {
-        if (r->choices[i].finish == FL_FINISH_NONE)
-            give_token(e, &r->choices[i], logits);
+        fl_choice *other = &r->choices[i];
+        if (other->phase == FL_RUNNING && other->run == r->p.n_prompt && other->n_said == 0)
+            give_token(e, other, logits);
     }
     fl_engine_leave(e);
 }
@@ -109,13 +111,13 @@ static void deliver(fl_engine *e, const fl_share *share, int64_t pos)
         return;
     const float *logits = fl_plan_logits(e->plan) + share->logit0 * e->vocab;
     const float *last = logits + (share->n_logits - 1) * e->vocab;
+    if (share->prompt && r->p.on_rows && !show_rows(e, share, pos, logits))
+        return;
+    if (c->run < fl_choice_known(c))
+        return;
     if (!share->prompt) {
         give_token(e, c, last);
-        return;
-    }
-    if ((r->p.on_rows && !show_rows(e, share, pos, logits)) || c->run < r->p.n_prompt)
-        return;
-    if (r->p.max_tokens > 0) {
+    } else if (r->p.max_tokens > 0) {
         begin_answers(e, c, last);
     } else {
         fl_token_event end = {.id = FL_NO_TOKEN, .finish = FL_FINISH_LENGTH};
@@ -123,8 +125,33 @@ static void deliver(fl_engine *e, const fl_share *share, int64_t pos)
     }
 }
 
+/* The rows of a share have run. */
+static void account(fl_engine *e, const fl_share *share)
+{
+    fl_choice *c = share->choice;
+    fl_state_advance(e->state, c->seq, share->n_rows);
+    c->run += share->n_rows;
+    c->last_piece = e->stats.steps;
+    int64_t fresh = c->run > c->high ? c->run - c->high : 0;
+    c->high += fresh;
+    c->request->client->served += fresh;
+    e->stats.prompt_tokens += share->prompt ? fresh : 0;
+    e->stats.replayed_tokens += share->n_rows - fresh;
+}
+
+static void count_step(fl_engine *e, int64_t began)
+{
+    int64_t now = fl_engine_now(e);
+    e->stats.steps++;
+    e->stats.last_step_us = now - began;
+    e->stats.step_us += now - began;
+    e->stats.progress_us = now;
+}
+
 static fl_status run_step(fl_engine *e, fl_error *err)
 {
+    int64_t began = fl_engine_now(e);
+    fl_queue_turn(e);
     if (!fl_engine_compose(e))
         return FL_OK;
     bool tapped = false;
@@ -141,11 +168,9 @@ static fl_status run_step(fl_engine *e, fl_error *err)
         }
         return fl_fail(err, s, "%s", why.message);
     }
-    for (int32_t i = 0; i < e->step.n_seqs; i++) {
-        const fl_share *share = &e->shares[i];
-        fl_state_advance(e->state, share->choice->seq, share->n_rows);
-        share->choice->run += share->n_rows;
-    }
+    count_step(e, began);
+    for (int32_t i = 0; i < e->step.n_seqs; i++)
+        account(e, &e->shares[i]);
     for (int32_t i = 0; i < e->step.n_seqs; i++)
         deliver(e, &e->shares[i], e->seqs[i].pos0);
     return FL_OK;
@@ -160,6 +185,6 @@ fl_status fl_engine_step(fl_engine *e, bool *busy, fl_error *err)
     fl_status s = run_step(e, err);
     fl_engine_leave(e);
     e->stepping = false;
-    *busy = e->n_live > 0;
+    *busy = e->n_live > 0 || e->waiting;
     return s;
 }

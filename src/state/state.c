@@ -160,6 +160,12 @@ int64_t fl_state_pos(const fl_state *st, fl_seq seq)
     return q ? q->pos : -1;
 }
 
+int64_t fl_state_reserved(const fl_state *st, fl_seq seq)
+{
+    const fl_seq_state *q = fl_state_find(st, seq);
+    return q ? (int64_t)q->n_pages * FL_PAGE_TOKENS : -1;
+}
+
 void fl_state_rows(const fl_state *st, fl_seq seq, fl_seq_rows *out)
 {
     const fl_seq_state *q = &st->seqs[seq];

@@ -48,7 +48,8 @@ FL_MUST_CHECK fl_status fl_state_extend(fl_state *st, fl_seq seq, int64_t n, fl_
 void fl_state_trim(fl_state *st, fl_seq seq);
 /* After the step that wrote them: the position moves on by n reserved rows. */
 void fl_state_advance(fl_state *st, fl_seq seq, int64_t n);
-int64_t fl_state_pos(const fl_state *st, fl_seq seq); /* -1: not alive */
+int64_t fl_state_pos(const fl_state *st, fl_seq seq);      /* -1: not alive */
+int64_t fl_state_reserved(const fl_state *st, fl_seq seq); /* end of its pages; -1: not alive */
 /* Fills pos0, pages and slot of a step's sequence. */
 void fl_state_rows(const fl_state *st, fl_seq seq, fl_seq_rows *out);
 

@@ -40,6 +40,18 @@ void collect(collector *c, fl_request_params *p, int64_t vocab)
     p->rows_ctx = c;
 }
 
+void assert_same(const collector *a, const collector *b)
+{
+    assert_true(a->ended && b->ended);
+    assert_int_equal(a->finish, b->finish);
+    assert_int_equal(a->ids.n, b->ids.n);
+    assert_memory_equal(a->ids.data, b->ids.data, a->ids.n * sizeof *a->ids.data);
+    assert_memory_equal(a->logprobs.data, b->logprobs.data, a->ids.n * sizeof(float));
+    assert_int_equal(a->rows.n, b->rows.n);
+    if (a->rows.n)
+        assert_memory_equal(a->rows.data, b->rows.data, a->rows.n * sizeof(float));
+}
+
 void collector_free(collector *c)
 {
     fl_vec_free(&c->ids);

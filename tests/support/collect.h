@@ -19,6 +19,8 @@ typedef struct collector {
  * of logits. */
 void collect(collector *c, fl_request_params *p, int64_t vocab);
 void collector_free(collector *c); /* zeroes it */
+/* Both ended in the same way with the same tokens, log-probabilities and rows, bit for bit. */
+void assert_same(const collector *a, const collector *b);
 /* Steps until nothing is left; fails the test when a step fails. */
 void run_all(fl_engine *e);
 

@@ -61,18 +61,6 @@ static fl_request *submit(fl_engine *e, const fl_request_params *p)
     return r;
 }
 
-static void assert_same(const collector *a, const collector *b)
-{
-    assert_true(a->ended && b->ended);
-    assert_int_equal(a->finish, b->finish);
-    assert_int_equal(a->ids.n, b->ids.n);
-    assert_memory_equal(a->ids.data, b->ids.data, a->ids.n * sizeof *a->ids.data);
-    assert_memory_equal(a->logprobs.data, b->logprobs.data, a->ids.n * sizeof(float));
-    assert_int_equal(a->rows.n, b->rows.n);
-    if (a->rows.n)
-        assert_memory_equal(a->rows.data, b->rows.data, a->rows.n * sizeof(float));
-}
-
 /* The first n tokens of the first text among `others` more texts of different lengths, some that
  * came before it and some after. */
 static void run_among(fl_engine *e, int64_t n, int others, bool rows, collector *c)
