@@ -44,7 +44,8 @@ function openai.calls(msg, where)
   return list
 end
 
--- The messages one by one, as index from 0, message, role and place.
+-- The messages one by one, as index from 0, message, role and place.  What OpenAI came to call a
+-- developer is the system.
 function openai.each(messages)
   local i = 0
   return function()
@@ -53,7 +54,8 @@ function openai.each(messages)
     i = i + 1
     local where = ("messages[%d]"):format(at)
     if json.type(msg) ~= "object" then refuse("%s is not an object", where) end
-    return at, msg, openai.string(msg, "role", where), where
+    local role = openai.string(msg, "role", where)
+    return at, msg, role == "developer" and "system" or role, where
   end
 end
 

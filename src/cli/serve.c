@@ -1,70 +1,116 @@
-/* firstlight serve MODEL: the server, until a signal. */
+/* firstlight serve: the server and its end.  What systemd wants to know is told to the socket that
+ * --notify-socket names; nothing is read from the environment. */
 #define _GNU_SOURCE
 #include "cli/cli.h"
 #include "server/server.h"
 
+#include <pthread.h>
 #include <signal.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
+#include <unistd.h>
 
-static struct serve_args {
+static struct {
     cli_common common;
-    const char *model, *host, *alias, *keys;
-    int port, sessions, queue;
-} args = {.host = "127.0.0.1", .port = 8080, .sessions = 8, .queue = 64};
+    fl_server_options server;
+    const char *model, *notify;
+    int sessions;
+    bool log;
+} args;
 
-enum { OPT_HOST = 0x200, OPT_PORT, OPT_ALIAS, OPT_KEYS, OPT_SESSIONS, OPT_QUEUE };
+enum {
+    OPT_HOST = 0x200,
+    OPT_PORT,
+    OPT_ALIAS,
+    OPT_KEYS,
+    OPT_SESSIONS,
+    OPT_QUEUE,
+    OPT_BODY,
+    OPT_EFFORT,
+    OPT_CORS,
+    OPT_CERT,
+    OPT_KEY,
+    OPT_LOG,
+    OPT_NOTIFY
+};
 
 static const struct argp_option options[] = {
     {"host", OPT_HOST, "ADDRESS", 0, "Listen there (default 127.0.0.1)", 0},
     {"port", OPT_PORT, "N", 0, "Listen on this port (default 8080; 0: any)", 0},
-    {"alias", OPT_ALIAS, "NAME", 0, "The model's name for clients (default: its folder)", 0},
-    {"api-key-file", OPT_KEYS, "FILE", 0, "Ask for one of these API keys, one per line", 0},
+    {"alias", OPT_ALIAS, "NAME,...", 0, "The model's names for clients (default: its folder)", 0},
+    {"api-key-file", OPT_KEYS, "FILE", 0,
+     "Ask for one of these API keys: a line each, with limits after it", 0},
     {"max-sessions", OPT_SESSIONS, "N", 0, "Requests answered at once (default 8)", 0},
     {"queue", OPT_QUEUE, "N", 0, "Requests that may wait (default 64); more get status 429", 0},
+    {"max-body", OPT_BODY, "MIB", 0, "Size of a request at most (default 16)", 0},
+    {"effort", OPT_EFFORT, "NAME", 0, "Thinking effort of requests that name none (default: max)",
+     0},
+    {"cors", OPT_CORS, "ORIGIN", 0, "Let browsers call from pages of this origin (*: any)", 0},
+    {"tls-cert", OPT_CERT, "FILE", 0, "Serve HTTPS with this certificate (PEM)", 0},
+    {"tls-key", OPT_KEY, "FILE", 0, "and this key (PEM)", 0},
+    {"log", OPT_LOG, 0, 0, "Write a line for each request to standard error, without content", 0},
+    {"notify-socket", OPT_NOTIFY, "PATH", 0, "Tell systemd there: ready, stopping", 0},
     {0},
 };
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
+    fl_server_options *o = &args.server;
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = &args.common;
         return 0;
     case OPT_HOST:
-        args.host = arg;
+        o->host = arg;
         return 0;
     case OPT_PORT:
-        args.port = (int)cli_int(state, "--port", arg, 0, 65535);
+        o->port = (int)cli_int(state, "--port", arg, 0, 65535);
         return 0;
     case OPT_ALIAS:
-        args.alias = arg;
+        o->alias = arg;
         return 0;
     case OPT_KEYS:
-        args.keys = arg;
+        o->key_file = arg;
         return 0;
     case OPT_SESSIONS:
         args.sessions = (int)cli_int(state, "--max-sessions", arg, 1, 4096);
         return 0;
     case OPT_QUEUE:
-        args.queue = (int)cli_int(state, "--queue", arg, 1, 1000000);
+        o->max_queue = (int)cli_int(state, "--queue", arg, 1, 1000000);
         return 0;
-    case ARGP_KEY_ARG:
-        if (state->arg_num > 0)
-            argp_error(state, "one model folder only");
-        args.model = arg;
+    case OPT_BODY:
+        o->max_body = (size_t)cli_int(state, "--max-body", arg, 1, 512) << 20;
         return 0;
-    case ARGP_KEY_END:
-        if (!args.model)
-            argp_error(state, "a model folder is needed");
+    case OPT_EFFORT:
+        o->effort = arg;
+        return 0;
+    case OPT_CORS:
+        o->cors = arg;
+        return 0;
+    case OPT_CERT:
+        o->tls_cert = arg;
+        return 0;
+    case OPT_KEY:
+        o->tls_key = arg;
+        return 0;
+    case OPT_LOG:
+        args.log = true;
+        return 0;
+    case OPT_NOTIFY:
+        args.notify = arg;
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return cli_model_key(key, arg, state, "a model folder", &args.model);
     }
 }
 
 static const struct argp_child children[] = {{&cli_common_argp, 0, "", 0}, {0}};
 static const struct argp argp = {
-    options, parse, "MODEL", "Serves a model in OpenAI's form over HTTP.", children, 0, 0};
+    options,  parse, "MODEL", "Serves a model over HTTP, in the forms of OpenAI and Anthropic.",
+    children, 0,     0};
 
 /* The last part of the folder's path, without trailing slashes. */
 static const char *folder_name(const char *path, char *out, size_t size)
@@ -79,64 +125,110 @@ static const char *folder_name(const char *path, char *out, size_t size)
     return out;
 }
 
+/* One datagram, as sd_notify(3) describes it.  "@" begins an abstract name. */
+static void notify(const char *state)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    size_t n = args.notify ? strlen(args.notify) : 0;
+    if (n == 0 || n >= sizeof a.sun_path)
+        return;
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    memcpy(a.sun_path, args.notify, n);
+    if (a.sun_path[0] == '@')
+        a.sun_path[0] = 0;
+    if (fd < 0 || sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&a,
+                         (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n)) < 0)
+        perror("firstlight: --notify-socket");
+    if (fd >= 0)
+        close(fd);
+}
+
+static void write_log(void *ctx, const char *line)
+{
+    struct timespec t;
+    struct tm tm;
+    char when[32];
+    (void)ctx;
+    clock_gettime(CLOCK_REALTIME, &t);
+    gmtime_r(&t.tv_sec, &tm);
+    strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", &tm);
+    fprintf(stderr, "time=%s.%03ldZ %s\n", when, t.tv_nsec / 1000000, line);
+}
+
+/* As many connections as the system lets us have. */
+static void raise_limits(void)
+{
+    struct rlimit r;
+    if (getrlimit(RLIMIT_NOFILE, &r) == 0) {
+        r.rlim_cur = r.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &r);
+    }
+}
+
 /* The first signal lets running answers end, a second one ends them. */
 static void wait_for_end(fl_server *s, const sigset_t *signals)
 {
-    const struct timespec tick = {.tv_nsec = 50000000};
+    const struct timespec tick = {.tv_nsec = 20000000};
     int sig;
     sigwait(signals, &sig);
     fl_server_drain(s);
+    notify("STOPPING=1");
     cli_note("draining: %d requests go on; a second signal ends them", fl_server_active(s));
     while (fl_server_active(s) > 0 && sigtimedwait(signals, NULL, &tick) < 0)
         ;
 }
 
+/* The context that the engine would take by itself. */
+static fl_status find_context(fl_error *err)
+{
+    cli_model probe;
+    FL_TRY(cli_open(args.model, &args.common, FL_OPEN_SURVEY, NULL, &probe, err));
+    int64_t most = fl_model_max_context(probe.model);
+    cli_close(&probe);
+    args.common.context = most <= 0 || most > 65536 ? 65536 : most;
+    return FL_OK;
+}
+
+static fl_status serve(const cli_model *m, const sigset_t *signals, fl_error *err)
+{
+    char name[256];
+    fl_server *server;
+    fl_server_options *o = &args.server;
+    o->context = args.common.context;
+    o->log = args.log ? write_log : NULL;
+    if (!o->alias)
+        o->alias = folder_name(args.model, name, sizeof name);
+    FL_TRY(fl_server_start(m->model, m->engine, o, &server, err));
+    cli_note("%s on http%s://%s:%d/v1, %d at once", o->alias, o->tls_cert ? "s" : "", o->host,
+             fl_server_port(server), args.sessions);
+    notify("READY=1");
+    wait_for_end(server, signals);
+    fl_server_stop(server);
+    return FL_OK;
+}
+
 int cmd_serve(int argc, char **argv)
 {
+    args.server = fl_server_options_default();
+    args.server.effort = "max";
+    args.sessions = 8;
     cli_parse(&argp, argc, argv, NULL);
-    char name[256];
-    cli_model m;
-    fl_server *server = NULL;
+    cli_model m = {0};
     fl_error err = {0};
     sigset_t signals;
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
     pthread_sigmask(SIG_BLOCK, &signals, NULL); /* in every thread that follows */
+    raise_limits();
     fl_engine_options eo = fl_engine_options_default();
     eo.max_seqs = args.sessions;
-    fl_status s = FL_OK;
-    cli_model probe = {0};
-    int64_t context = args.common.context;
-    if (context == 0) { /* what the engine would take */
-        s = cli_open(args.model, &args.common, FL_OPEN_SURVEY, NULL, &probe, &err);
-        if (s == FL_OK)
-            context = fl_model_max_context(probe.model);
-        context = context <= 0 || context > 65536 ? 65536 : context;
-        cli_close(&probe);
-        args.common.context = context;
-    }
-    eo.cache_tokens = context * args.sessions; /* touched only as it is used */
+    fl_status s = args.common.context ? FL_OK : find_context(&err);
+    eo.cache_tokens = args.common.context * args.sessions; /* touched only as it is used */
     if (s == FL_OK)
         s = cli_open(args.model, &args.common, FL_OPEN_DATA, &eo, &m, &err);
-    if (s != FL_OK)
-        return cli_report(&err);
-    fl_server_options so = {.host = args.host,
-                            .port = args.port,
-                            .alias = args.alias ? args.alias
-                                                : folder_name(args.model, name, sizeof name),
-                            .key_file = args.keys,
-                            .effort = "max",
-                            .context = context,
-                            .max_queue = args.queue,
-                            .max_body = (size_t)16 << 20};
-    s = fl_server_start(m.model, m.engine, &so, &server, &err);
-    if (s == FL_OK) {
-        cli_note("%s on http://%s:%d/v1, %d at once", so.alias, args.host, fl_server_port(server),
-                 args.sessions);
-        wait_for_end(server, &signals);
-    }
-    fl_server_stop(server);
+    if (s == FL_OK)
+        s = serve(&m, &signals, &err);
     cli_close(&m);
     return s == FL_OK ? 0 : cli_report(&err);
 }

@@ -1,83 +1,11 @@
-/* The scheduler's part of a job: the prompt's tokens before, the answer's text after.
+/* From tokens to items.
  *
  * Tokens become text through the model's chat parser, or as bytes in /v1/completions.  Text that
  * may be the beginning of a stop string is held back until it is known; a stop string ends the
- * answer before it, wherever tokens are cut.  Stop strings are looked for in content only. */
+ * answer before it, wherever tokens are cut.  Stop strings are looked for in text only, not in
+ * reasoning and calls. */
 #define _GNU_SOURCE
-#include "server/server_internal.h"
-
-static bool nomem(fl_refusal *r)
-{
-    return fl_refuse(r, 500, "internal_error", "", "no memory for the request");
-}
-
-static bool prompt_ids(fl_job *j, const fl_json *list, fl_refusal *r)
-{
-    for (size_t i = 0; i < fl_json_size(list); i++) {
-        const fl_json *v = fl_json_at(list, i);
-        if (!fl_json_is(v, FL_JSON_INT) || fl_json_int(v) < 0 || fl_json_int(v) > INT32_MAX)
-            return fl_refuse(r, 400, "invalid_value", "prompt",
-                             "prompt must be one string or one list of token ids; element %zu is "
-                             "%s",
-                             i, fl_json_type_name(v));
-        if (!fl_vec_push(&j->prompt, (int32_t)fl_json_int(v)))
-            return nomem(r);
-    }
-    return true;
-}
-
-static bool make_prompt(fl_job *j, fl_refusal *r)
-{
-    const fl_params *p = &j->params;
-    fl_error err = {0};
-    fl_status s;
-    if (p->chat) {
-        fl_chat_options o = {.messages = p->messages,
-                             .tools = p->tools,
-                             .tool_choice = p->tool_choice,
-                             .effort = p->thinking ? p->effort : NULL,
-                             .thinking = p->thinking,
-                             .generation_prompt = true};
-        s = fl_chat_render(j->server->model, &o, NULL, &j->prompt, &err);
-        return s == FL_OK || fl_refuse_error(r, &err);
-    }
-    const fl_json *text = p->prompt;
-    if (fl_json_is(text, FL_JSON_ARRAY) && fl_json_size(text) == 1 &&
-        fl_json_is(fl_json_at(text, 0), FL_JSON_STRING))
-        text = fl_json_at(text, 0);
-    if (fl_json_is(text, FL_JSON_ARRAY))
-        return prompt_ids(j, text, r);
-    fl_bytes b = fl_json_string(text);
-    s = fl_tokenizer_encode(j->tokenizer, b.data, b.len, false, &j->prompt, &err);
-    return s == FL_OK || fl_refuse_error(r, &err);
-}
-
-static void sink(void *job, const fl_chat_event *e);
-
-bool fl_answer_prepare(fl_job *j, fl_refusal *r)
-{
-    fl_error err = {0};
-    const int64_t context = j->server->options.context;
-    j->tokenizer = j->server->tokenizer;
-    if (!make_prompt(j, r))
-        return false;
-    int64_t n = (int64_t)j->prompt.n, *max = &j->params.max_tokens;
-    if (n == 0)
-        return fl_refuse(r, 400, "invalid_value", "prompt", "the prompt is empty");
-    if (n >= context || (*max >= 0 && n + *max > context))
-        return fl_refuse(r, 400, "context_length_exceeded", j->params.chat ? "messages" : "prompt",
-                         "the context is %lld tokens; the prompt has %lld and max_tokens asks for "
-                         "%lld",
-                         (long long)context, (long long)n, (long long)(*max < 0 ? 1 : *max));
-    if (*max < 0)
-        *max = context - n;
-    if (j->params.chat && fl_chat_parser_create(j->server->model, j->params.thinking, sink, j,
-                                                &j->parser, &err) != FL_OK)
-        return fl_refuse_error(r, &err);
-    return true;
-}
-
-/* ---- text ---- */
+#include "server/job_internal.h"
 
 static void fail(fl_job *j, const char *what)
 {
@@ -86,87 +14,79 @@ static void fail(fl_job *j, const char *what)
     j->failed = true;
 }
 
-static void show(fl_job *j, fl_part_kind kind, const char *text, size_t len)
+static void check(fl_choice *c, bool ok)
 {
-    if (len && !fl_write_text(j, kind, text, len))
-        fail(j, "no memory for the answer");
+    if (!ok)
+        fail(c->job, "no memory for the answer");
 }
 
-static void flush(fl_job *j)
+static void close_with(fl_choice *c, fl_end end)
 {
-    show(j, FL_PART_CONTENT, j->hold.data, j->hold.n);
-    j->hold.n = 0;
+    c->end = end;
+    c->done = true;
+    c->hold.n = 0;
 }
 
-/* Where the first stop string begins, or SIZE_MAX. */
-static size_t find_stop(const fl_job *j)
+static void flush(fl_choice *c)
 {
-    for (size_t at = 0; at < j->hold.n; at++) {
-        for (int i = 0; i < j->params.n_stop; i++) {
-            fl_bytes s = j->params.stop[i];
-            if (s.len <= j->hold.n - at && memcmp(j->hold.data + at, s.data, s.len) == 0)
-                return at;
-        }
-    }
-    return SIZE_MAX;
+    check(c, fl_item_more(c, FL_ITEM_TEXT, c->hold.data, c->hold.n));
+    c->hold.n = 0;
 }
 
-/* Where the longest end of the held text begins that a stop string could begin with. */
-static size_t find_partial(const fl_job *j)
+static void text(fl_choice *c, const char *data, size_t len)
 {
-    for (size_t at = 0; at < j->hold.n; at++) {
-        for (int i = 0; i < j->params.n_stop; i++) {
-            fl_bytes s = j->params.stop[i];
-            if (s.len > j->hold.n - at && memcmp(j->hold.data + at, s.data, j->hold.n - at) == 0)
-                return at;
-        }
-    }
-    return j->hold.n;
-}
-
-static void content(fl_job *j, const char *text, size_t len)
-{
-    if (j->stopped || len == 0)
+    const fl_params *p = &c->job->params;
+    int found;
+    if (c->done || len == 0)
         return;
-    if (j->params.n_stop == 0) {
-        show(j, FL_PART_CONTENT, text, len);
+    c->marks_sure = c->marks.n;
+    c->fed += len;
+    if (p->stops.n == 0) {
+        check(c, fl_item_more(c, FL_ITEM_TEXT, data, len));
         return;
     }
-    if (!fl_vec_append(&j->hold, text, len)) {
-        fail(j, "no memory for the answer");
+    if (!fl_vec_append(&c->hold, data, len)) {
+        check(c, false);
         return;
     }
-    size_t stop = find_stop(j), safe = stop != SIZE_MAX ? stop : find_partial(j);
-    show(j, FL_PART_CONTENT, j->hold.data, safe);
-    j->stopped = stop != SIZE_MAX;
-    memmove(j->hold.data, j->hold.data + safe, j->hold.n - safe);
-    j->hold.n = j->stopped ? 0 : j->hold.n - safe;
+    size_t safe = fl_stops_scan(&p->stops, c->hold.data, c->hold.n, &found);
+    size_t show = safe + (found >= 0 && p->show_stop ? p->stops.text[found].len : 0);
+    check(c, fl_item_more(c, FL_ITEM_TEXT, c->hold.data, show));
+    if (found >= 0) {
+        c->stop = found;
+        close_with(c, FL_END_STOP);
+        return;
+    }
+    memmove(c->hold.data, c->hold.data + safe, c->hold.n - safe);
+    c->hold.n -= safe;
 }
 
-static void sink(void *job, const fl_chat_event *e)
+void fl_answer_sink(void *choice, const fl_chat_event *e)
 {
-    fl_job *j = job;
-    if (j->stopped)
+    fl_choice *c = choice;
+    if (c->done)
         return;
     if (e->kind == FL_CHAT_CONTENT) {
-        content(j, e->text.data, e->text.len);
+        text(c, e->text.data, e->text.len);
         return;
     }
-    flush(j);
-    if (e->kind == FL_CHAT_REASONING)
-        show(j, FL_PART_REASONING, e->text.data, e->text.len);
-    else if (!fl_write_tool(j, e))
-        fail(j, "no memory for the answer");
-}
-
-static void plain(fl_job *j, int32_t id, bool end)
-{
-    fl_buf text = {0};
-    fl_bytes b = end ? (fl_bytes){0} : fl_tokenizer_bytes(j->tokenizer, id);
-    if (!(end ? fl_utf8_end(&j->utf8, &text) : fl_utf8_feed(&j->utf8, b.data, b.len, &text)))
-        fail(j, "no memory for the answer");
-    content(j, text.data, text.n);
-    fl_vec_free(&text);
+    flush(c);
+    c->marks.n = c->marks_sure;
+    switch (e->kind) {
+    case FL_CHAT_REASONING:
+        check(c, fl_item_more(c, FL_ITEM_REASONING, e->text.data, e->text.len));
+        break;
+    case FL_CHAT_TOOL_BEGIN:
+        check(c, fl_item_open(c, FL_ITEM_CALL, e->text));
+        break;
+    case FL_CHAT_TOOL_ARGS:
+        check(c, fl_item_more(c, FL_ITEM_CALL, e->text.data, e->text.len));
+        break;
+    default:
+        check(c, fl_item_close(c));
+        if (c->job->params.one_call)
+            close_with(c, FL_END_CALLS);
+    }
 }
 
 /* ---- tokens ---- */
@@ -179,78 +99,162 @@ static bool is_stop_id(const fl_job *j, int32_t id)
         if (stop[i] == id)
             return true;
     }
+    for (size_t i = 0; i < j->params.stop_ids.n; i++) {
+        if (j->params.stop_ids.data[i] == id)
+            return true;
+    }
     return false;
 }
 
-static void take(fl_job *j, int32_t id)
+static void plain(fl_choice *c, int32_t id, bool end)
 {
-    j->n_tokens++;
-    if (j->parser) {
-        if (fl_chat_parser_feed(j->parser, &id, 1, &j->error) != FL_OK)
-            j->failed = true;
-    } else if (!is_stop_id(j, id)) {
-        plain(j, id, false);
-    }
+    fl_buf more = {0};
+    fl_bytes b = end ? (fl_bytes){0} : fl_tokenizer_bytes(c->job->server->tokenizer, id);
+    if (!(end ? fl_utf8_end(&c->utf8, &more) : fl_utf8_feed(&c->utf8, b.data, b.len, &more)))
+        check(c, false);
+    text(c, more.data, more.n);
+    fl_vec_free(&more);
 }
 
-static void finish(fl_job *j, fl_finish how)
+/* Remembers a token's log-probability until it is known whether it is text. */
+static void mark(fl_choice *c, const fl_token_event *e)
 {
-    if (how != FL_FINISH_ERROR && !j->failed && !j->stopped) {
-        if (!j->parser)
-            plain(j, 0, true);
-        else if (fl_chat_parser_end(j->parser, &j->error) != FL_OK)
-            j->failed = true;
-        flush(j);
+    if (c->job->params.sampling.n_top < 0)
+        return;
+    if (c->parser && fl_tokenizer_is_special(c->job->server->tokenizer, e->id)) {
+        c->marks.n = c->marks_sure; /* what came since the last text was a tag */
+        return;
     }
-    const char *reason = j->stopped || how == FL_FINISH_STOP ? "stop" : "length";
-    if (j->n_calls && how == FL_FINISH_STOP && !j->stopped)
-        reason = "tool_calls";
-    if (!j->failed && how != FL_FINISH_ERROR && !fl_write_end(j, reason))
-        fail(j, "no memory for the answer");
-    if (j->failed || how == FL_FINISH_ERROR) {
+    fl_mark m = {
+        .id = e->id, .logprob = e->logprob, .at = c->fed, .top = c->tops.n, .n_top = e->n_top};
+    check(c, fl_vec_append(&c->tops, e->top, (size_t)e->n_top) && fl_vec_push(&c->marks, m));
+}
+
+static void take(fl_choice *c, const fl_token_event *e)
+{
+    fl_job *j = c->job;
+    bool stop = is_stop_id(j, e->id);
+    c->n_tokens++;
+    if (!stop)
+        mark(c, e);
+    if (!c->parser) {
+        if (!stop)
+            plain(c, e->id, false);
+        return;
+    }
+    size_t items = c->items.n, before = items ? c->items.data[items - 1].text.n : 0;
+    if (fl_chat_parser_feed(c->parser, &e->id, 1, &j->error) != FL_OK)
+        j->failed = true;
+    const fl_item *item = c->items.n ? &c->items.data[c->items.n - 1] : NULL;
+    c->n_reasoning +=
+        item && item->kind == FL_ITEM_REASONING && (c->items.n > items || item->text.n > before);
+}
+
+/* The engine gives no more tokens to this choice. */
+static void finish(fl_choice *c, fl_finish how)
+{
+    fl_job *j = c->job;
+    if (!c->done && how != FL_FINISH_ERROR) {
+        if (!c->parser)
+            plain(c, 0, true);
+        else if (fl_chat_parser_end(c->parser, &j->error) != FL_OK)
+            j->failed = true;
+    }
+    if (!c->done) {
+        flush(c);
+        close_with(c, how != FL_FINISH_STOP ? FL_END_LENGTH
+                      : c->n_calls          ? FL_END_CALLS
+                                            : FL_END_STOP);
+    }
+    check(c, fl_item_close(c));
+    if (j->params.stream && !j->failed)
+        check(c, j->dialect->end_choice(c, &j->chunk));
+}
+
+static void finish_job(fl_job *j, fl_finish how)
+{
+    j->finished = true;
+    j->request = NULL;
+    if (!j->failed && j->choices[0].stop >= 0)
+        how = FL_FINISH_STOP; /* ended by us */
+    fl_count_end(j, j->failed ? FL_FINISH_ERROR : how);
+    if (!j->failed && j->params.stream)
+        check(&j->choices[0], j->dialect->end(j, &j->chunk));
+    else if (!j->failed)
+        check(&j->choices[0], j->dialect->whole(j, &j->chunk));
+    if (j->failed) {
         fl_refusal r;
         fl_refuse_error(&r, &j->error);
         r.http = 500; /* the request was in order */
         r.code = "internal_error";
         fl_job_fail(j, &r);
+        return;
     }
+    fl_job_send(j, j->chunk.data, j->chunk.n);
+    fl_job_end(j, 200);
 }
 
 void fl_answer_token(void *job, const fl_token_event *e)
 {
     fl_job *j = job;
-    fl_counters *c = &j->server->counters;
-    if (e->id != FL_NO_TOKEN && !j->stopped && !j->failed)
-        take(j, e->id);
-    if (e->id != FL_NO_TOKEN) {
-        pthread_mutex_lock(&j->server->lock);
-        c->generation_tokens++;
-        pthread_mutex_unlock(&j->server->lock);
+    fl_choice *c = &j->choices[e->choice];
+    bool token = e->id != FL_NO_TOKEN;
+    if (token)
+        fl_count_token(j);
+    if (j->params.stream && !j->opened && !j->failed) {
+        j->opened = true;
+        check(c, j->dialect->begin(j, &j->chunk));
     }
-    if (e->finish == FL_FINISH_NONE) {
-        if (j->stopped || j->failed)
-            fl_engine_cancel(j->server->engine, e->request);
-        return;
-    }
-    j->request = NULL;
-    j->finished = true;
-    if (e->finish == FL_FINISH_ERROR)
+    if (token && !c->done && !j->failed)
+        take(c, e);
+    if (e->finish == FL_FINISH_ERROR && !j->failed) {
         j->error = e->error;
-    finish(j, e->finish);
-    pthread_mutex_lock(&j->server->lock);
-    c->ended[j->failed ? FL_FINISH_ERROR : j->stopped ? FL_FINISH_STOP : e->finish]++;
-    pthread_mutex_unlock(&j->server->lock);
+        j->failed = true;
+    }
+    if (e->finish != FL_FINISH_NONE) {
+        finish(c, e->finish);
+        if (e->last)
+            finish_job(j, e->finish);
+    }
+    if (e->last)
+        return;
+    if (j->params.stream && !j->failed && j->chunk.n) {
+        fl_job_begin(j);
+        fl_job_send(j, j->chunk.data, j->chunk.n);
+        j->chunk.n = 0;
+    }
+    if (j->failed)
+        fl_engine_cancel(j->server->engine, e->request);
+    else if (e->finish == FL_FINISH_NONE && c->done)
+        fl_engine_cancel_choice(j->server->engine, e->request, c->index);
+}
+
+int64_t fl_job_tokens(const fl_job *j)
+{
+    int64_t sum = 0;
+    for (int i = 0; j->choices && i < j->params.n; i++)
+        sum += j->choices[i].n_tokens;
+    return sum;
+}
+
+int64_t fl_job_reasoning_tokens(const fl_job *j)
+{
+    int64_t sum = 0;
+    for (int i = 0; j->choices && i < j->params.n; i++)
+        sum += j->choices[i].n_reasoning;
+    return sum;
 }
 
 void fl_answer_free(fl_job *j)
 {
-    fl_chat_parser_destroy(j->parser);
+    for (int i = 0; j->choices && i < j->params.n; i++) {
+        fl_choice *c = &j->choices[i];
+        fl_chat_parser_destroy(c->parser);
+        fl_vec_free(&c->hold);
+        fl_items_free(c);
+    }
+    fl_free(j->choices);
+    j->choices = NULL;
     fl_vec_free(&j->prompt);
-    fl_vec_free(&j->hold);
-    fl_vec_free(&j->content);
-    fl_vec_free(&j->reasoning);
-    fl_vec_free(&j->tools);
-    fl_vec_free(&j->call);
-    fl_vec_free(&j->piece);
     fl_vec_free(&j->chunk);
 }

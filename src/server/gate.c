@@ -35,31 +35,18 @@ static bool check_framing(struct MHD_Connection *c, fl_refusal *r)
     return true;
 }
 
-/* Compares in a time that depends on the lengths only. */
-static bool is_key(const char *given, size_t n, const char *key, size_t len)
+/* The key as OpenAI's clients send it, or as Anthropic's do. */
+static bool check_key(fl_server *s, struct MHD_Connection *c, const char *path, fl_exchange *x,
+                      fl_refusal *r)
 {
-    unsigned diff = n != len;
-    for (size_t i = 0; i < len; i++)
-        diff |= (unsigned char)key[i] ^ (unsigned char)(i < n ? given[i] : 0);
-    return diff == 0;
-}
-
-static bool check_key(fl_server *s, struct MHD_Connection *c, const char *path, fl_refusal *r)
-{
-    if (!s->options.key_file || strncmp(path, "/v1/", 4) != 0)
+    if (s->keys.n == 0 || (!x->dialect && strncmp(path, "/v1/", 4) != 0))
         return true;
     const char *value = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
-    const char *given = value && strncasecmp(value, "Bearer ", 7) == 0 ? value + 7 : "";
-    bool found = false;
-    for (size_t at = 0; at < s->keys.n;) {
-        const char *line = s->keys.data + at, *end = memchr(line, '\n', s->keys.n - at);
-        size_t len = end ? (size_t)(end - line) : s->keys.n - at, n = len;
-        while (n && (line[n - 1] == '\r' || line[n - 1] == ' '))
-            n--;
-        found |= n > 0 && is_key(given, strlen(given), line, n);
-        at += len + 1;
-    }
-    return found || fl_refuse(r, 401, "invalid_api_key", "", "a valid API key is needed");
+    const char *given = value && strncasecmp(value, "Bearer ", 7) == 0 ? value + 7 : NULL;
+    if (!given)
+        given = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "x-api-key");
+    x->key = given ? fl_keys_find(s, given) : NULL;
+    return x->key || fl_refuse(r, 401, "invalid_api_key", "", "a valid API key is needed");
 }
 
 bool fl_gate_too_large(fl_server *s, fl_refusal *r)
@@ -77,7 +64,22 @@ static bool check_size(fl_server *s, struct MHD_Connection *c, fl_refusal *r)
     return n <= s->options.max_body || fl_gate_too_large(s, r);
 }
 
-bool fl_gate_check(fl_server *s, struct MHD_Connection *c, const char *path, fl_refusal *r)
+/* The client's name for the request, if it is short and printable. */
+static void read_id(struct MHD_Connection *c, fl_exchange *x)
 {
-    return check_framing(c, r) && check_key(s, c, path, r) && check_size(s, c, r);
+    const char *id = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-Request-Id");
+    size_t n = id ? strlen(id) : 0;
+    for (size_t i = 0; i < n; i++) {
+        if (id[i] <= ' ' || id[i] >= 127)
+            return;
+    }
+    if (n < sizeof x->request_id)
+        memcpy(x->request_id, id ? id : "", n);
+}
+
+bool fl_gate_check(fl_server *s, struct MHD_Connection *c, const char *path, fl_exchange *x,
+                   fl_refusal *r)
+{
+    read_id(c, x);
+    return check_framing(c, r) && check_key(s, c, path, x, r) && check_size(s, c, r);
 }

@@ -1,7 +1,7 @@
 /* A job: one request between its connection and the scheduler.  Either side may be the last to
  * leave it. */
 #define _GNU_SOURCE
-#include "server/server_internal.h"
+#include "server/job_internal.h"
 
 #include <microhttpd.h>
 #include <stdarg.h>
@@ -26,6 +26,11 @@ bool fl_refuse(fl_refusal *r, int http, const char *code, const char *param, con
     return false;
 }
 
+bool fl_refuse_nomem(fl_refusal *r)
+{
+    return fl_refuse(r, 500, "internal_error", "", "no memory for the request");
+}
+
 bool fl_refuse_error(fl_refusal *r, const fl_error *err)
 {
     bool theirs = err->status == FL_ARGUMENT;
@@ -33,20 +38,40 @@ bool fl_refuse_error(fl_refusal *r, const fl_error *err)
                      err->message);
 }
 
-fl_job *fl_job_create(fl_server *s, fl_json *body, bool chat, fl_refusal *r)
+/* The body in chat form, for a dialect that is another. */
+static bool translate(fl_job *j, fl_refusal *r)
+{
+    fl_buf text = {0};
+    fl_error err = {0};
+    if (!j->dialect->translate)
+        return true;
+    if (!fl_json_is(j->body, FL_JSON_OBJECT))
+        return fl_refuse(r, 400, "invalid_json", "", "the body must be a JSON object");
+    bool ok = j->dialect->translate(j->body, &text, r);
+    if (ok && fl_json_parse(text.data, text.n, "body", &j->translated, &err) != FL_OK)
+        ok = fl_refuse(r, 400, "invalid_json", "", "%s", err.message);
+    fl_vec_free(&text);
+    return ok;
+}
+
+fl_job *fl_job_create(fl_server *s, const fl_dialect *d, fl_key *key, fl_json *body, fl_refusal *r)
 {
     fl_job *j = fl_calloc(1, sizeof *j);
     if (!j) {
         fl_json_free(body);
-        fl_refuse(r, 500, "internal_error", "", "no memory for the request");
+        fl_refuse_nomem(r);
         return NULL;
     }
-    j->server = s;
-    j->body = body;
-    j->holders = 1;
-    j->created = (int64_t)time(NULL);
+    *j = (fl_job){.server = s,
+                  .dialect = d,
+                  .key = key,
+                  .body = body,
+                  .holders = 1,
+                  .created = (int64_t)time(NULL),
+                  .came = fl_server_seconds()};
     atomic_init(&j->dead, false);
-    if (!fl_params_read(body, chat, &s->options, &j->params, r)) {
+    if (!translate(j, r) ||
+        !fl_params_read(j->translated ? j->translated : body, d, s, &j->params, r)) {
         fl_job_drop(j);
         return NULL;
     }
@@ -60,8 +85,9 @@ void fl_job_drop(fl_job *j)
     pthread_mutex_unlock(&j->server->lock);
     if (!last)
         return;
-    fl_vec_free(&j->params.bias);
+    fl_params_free(&j->params);
     fl_json_free(j->body);
+    fl_json_free(j->translated);
     fl_vec_free(&j->out);
     fl_free(j);
 }
@@ -76,6 +102,8 @@ void fl_job_wake_locked(fl_job *j)
 
 void fl_job_begin(fl_job *j)
 {
+    if (j->begun) /* written by this thread only */
+        return;
     pthread_mutex_lock(&j->server->lock);
     j->begun = true;
     fl_job_wake_locked(j);
@@ -84,6 +112,7 @@ void fl_job_begin(fl_job *j)
 
 void fl_job_send(fl_job *j, const char *text, size_t len)
 {
+    j->sent = fl_server_seconds();
     pthread_mutex_lock(&j->server->lock);
     if (!atomic_load(&j->dead) && !fl_vec_append(&j->out, text, len))
         j->ended = j->broken = true;
@@ -91,10 +120,12 @@ void fl_job_send(fl_job *j, const char *text, size_t len)
     pthread_mutex_unlock(&j->server->lock);
 }
 
+/* A stream that ends before it sent anything has its head yet to send. */
 void fl_job_end(fl_job *j, int http)
 {
     pthread_mutex_lock(&j->server->lock);
     j->http = http;
+    j->begun |= j->params.stream && http == 200;
     j->ended = true;
     fl_job_wake_locked(j);
     pthread_mutex_unlock(&j->server->lock);
@@ -104,10 +135,9 @@ void fl_job_end(fl_job *j, int http)
 void fl_job_fail(fl_job *j, const fl_refusal *r)
 {
     fl_buf text = {0};
-    bool event = j->begun; /* written by this thread only */
-    bool ok = (!event || fl_put(&text, "data: ")) && fl_write_error(&text, r) &&
-              (!event || fl_put(&text, "\n\n"));
-    if (ok)
+    j->code = r->code;
+    j->retry = r->retry;
+    if (j->dialect->error(r, j->begun, &text))
         fl_job_send(j, text.data, text.n);
     fl_job_end(j, r->http);
     fl_vec_free(&text);

@@ -1,82 +1,139 @@
 /* The scheduler: the one thread that uses the model and the engine.
  *
- * Each round it ends jobs whose client has gone, lets waiting jobs into the engine in the order of
- * their arrival while there is room, and runs one step.  The engine composes steps so that no
- * answer depends on its company. */
+ * Each round it does the chores, ends jobs whose client has gone, lets waiting jobs into the engine
+ * while there is room, and runs one step.  The engine composes steps so that no answer depends on
+ * its company. */
 #define _GNU_SOURCE
-#include "server/server_internal.h"
+#include "server/job_internal.h"
+
+/* The queue's end, under the lock. */
+static void append(fl_server *s, fl_job *j)
+{
+    j->next = NULL;
+    if (j->dialect->act) {
+        j->next = s->chores;
+        s->chores = j;
+        s->n_chores++;
+        return;
+    }
+    *s->waiting_end = j;
+    s->waiting_end = &j->next;
+    s->n_waiting++;
+}
+
+static bool enqueue_locked(fl_server *s, fl_job *j, fl_refusal *r)
+{
+    if (s->draining || s->stopping)
+        return fl_refuse(r, 503, "shutting_down", "", "the server is shutting down");
+    if (s->n_waiting + s->n_chores >= s->options.max_queue)
+        return fl_refuse(r, 429, "queue_full", "", "%d requests wait already; try again later",
+                         s->n_waiting + s->n_chores);
+    if (!fl_key_enter_locked(j->key, j->came, r))
+        return false;
+    j->entered = true;
+    if (!s->busy)
+        s->progress = fl_server_seconds();
+    s->busy = true;
+    j->id = s->next_id++;
+    j->holders++;
+    append(s, j);
+    j->live = s->live;
+    s->live = j;
+    s->n_live++;
+    pthread_cond_signal(&s->wake);
+    return true;
+}
 
 bool fl_scheduler_enqueue(fl_job *j, fl_refusal *r)
 {
-    fl_server *s = j->server;
-    bool ok = true;
-    pthread_mutex_lock(&s->lock);
-    if (s->draining || s->stopping) {
-        ok = fl_refuse(r, 503, "shutting_down", "", "the server is shutting down");
-    } else if (s->n_waiting >= s->options.max_queue) {
-        ok = fl_refuse(r, 429, "queue_full", "", "%d requests wait already; try again later",
-                       s->n_waiting);
-    } else {
-        if (!s->busy)
-            s->progress = fl_server_seconds();
-        s->busy = true;
-        j->id = s->next_id++;
-        j->holders++;
-        j->next = NULL;
-        *s->waiting_end = j;
-        s->waiting_end = &j->next;
-        s->n_waiting++;
-        j->live = s->live;
-        s->live = j;
-        s->n_live++;
-        pthread_cond_signal(&s->wake);
-    }
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_lock(&j->server->lock);
+    bool ok = enqueue_locked(j->server, j, r);
+    pthread_mutex_unlock(&j->server->lock);
     return ok;
 }
 
 static void leave(fl_job *j)
 {
+    fl_log_job(j);
     fl_answer_free(j);
     fl_job_drop(j);
+}
+
+static void leave_all(fl_job *list)
+{
+    for (fl_job *j = list, *next; j; j = next) {
+        next = j->next;
+        leave(j);
+    }
 }
 
 /* Takes the jobs whose client has gone out of the queue; returns them as a list. */
 static fl_job *take_dead(fl_server *s)
 {
     fl_job *dead = NULL;
-    for (fl_job **p = &s->waiting; *p;) {
-        fl_job *j = *p;
+    pthread_mutex_lock(&s->lock);
+    s->waiting_end = &s->waiting;
+    while (*s->waiting_end) {
+        fl_job *j = *s->waiting_end;
         if (atomic_load(&j->dead)) {
-            *p = j->next;
+            *s->waiting_end = j->next;
             s->n_waiting--;
             j->next = dead;
             dead = j;
         } else {
-            p = &j->next;
+            s->waiting_end = &j->next;
         }
     }
-    s->waiting_end = &s->waiting;
-    while (*s->waiting_end)
-        s->waiting_end = &(*s->waiting_end)->next;
+    pthread_mutex_unlock(&s->lock);
     return dead;
+}
+
+static void do_chores(fl_server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    fl_job *list = s->chores;
+    s->chores = NULL;
+    s->n_chores = 0;
+    pthread_mutex_unlock(&s->lock);
+    for (fl_job *j = list; j; j = j->next) {
+        fl_refusal r;
+        fl_buf out = {0};
+        if (j->dialect->act(j, &out, &r)) {
+            fl_job_send(j, out.data, out.n);
+            fl_job_end(j, 200);
+        } else {
+            fl_job_fail(j, &r);
+        }
+        fl_vec_free(&out);
+    }
+    leave_all(list);
 }
 
 static fl_status submit(fl_job *j, fl_error *err)
 {
     fl_server *s = j->server;
     fl_request_params p = fl_request_params_default();
-    size_t n_stop;
-    const int32_t *stop = fl_model_stop_ids(s->model, &n_stop);
+    fl_ids stop = {0};
+    size_t n = 0;
+    const int32_t *ids = fl_model_stop_ids(s->model, &n);
+    n = j->params.ignore_eos ? 0 : n;
+    if (!fl_vec_append(&stop, ids, n) ||
+        !fl_vec_append(&stop, j->params.stop_ids.data, j->params.stop_ids.n)) {
+        fl_vec_free(&stop);
+        return fl_fail(err, FL_NOMEM, "no memory for stop ids");
+    }
     p.prompt = j->prompt.data;
     p.n_prompt = (int64_t)j->prompt.n;
     p.max_tokens = j->params.max_tokens;
-    p.stop_ids = stop;
-    p.n_stop = j->params.ignore_eos ? 0 : n_stop;
+    p.n = (int)j->params.n;
+    p.stop_ids = stop.data;
+    p.n_stop = stop.n;
     p.sampling = j->params.sampling;
     p.on_token = fl_answer_token;
     p.ctx = j;
-    return fl_engine_submit(s->engine, &p, &j->request, err);
+    fl_status status = fl_engine_submit(s->engine, &p, &j->request, err);
+    fl_vec_free(&stop);
+    return status;
 }
 
 /* Lets one waiting job in.  True: it runs; false: it stays at the head of the queue (there is no
@@ -86,7 +143,7 @@ static bool admit(fl_job *j, bool alone, bool *stays)
     fl_refusal r;
     fl_error err = {0};
     *stays = false;
-    if (!j->prepared && !fl_answer_prepare(j, &r)) {
+    if (!j->prepared && !fl_prompt_prepare(j, &r)) {
         fl_job_fail(j, &r);
         return false;
     }
@@ -101,10 +158,8 @@ static bool admit(fl_job *j, bool alone, bool *stays)
         fl_job_fail(j, &r);
         return false;
     }
-    if (j->params.stream) {
-        fl_job_begin(j);
-        (void)!fl_write_text(j, FL_PART_ROLE, "", 0);
-    }
+    j->admitted = j->sent = fl_server_seconds();
+    fl_observe(j->server, FL_H_QUEUE, j->admitted - j->came);
     return true;
 }
 
@@ -150,18 +205,42 @@ static void sweep(fl_job **running, int64_t *n)
     }
 }
 
+/* Ends what nobody waits for; a stream that has been silent for long gets a comment, so that no
+ * proxy takes it for dead. */
+static void look_after(fl_server *s, fl_job *running)
+{
+    double now = fl_server_seconds();
+    for (fl_job *j = running; j; j = j->next) {
+        if (j->request && atomic_load(&j->dead)) {
+            fl_engine_cancel(s->engine, j->request);
+        } else if (j->params.stream && now - j->sent > s->options.ping_seconds) {
+            fl_job_begin(j);
+            fl_job_send(j, ": ping\n\n", 8);
+        }
+    }
+}
+
 /* Waits for work, with nothing running.  False: the server stops. */
 static bool wait_for_work(fl_server *s)
 {
     pthread_mutex_lock(&s->lock);
     s->busy = false;
-    while (!s->waiting && !s->stopping)
+    while (!s->waiting && !s->chores && !s->stopping)
         pthread_cond_wait(&s->wake, &s->lock);
-    bool go = s->waiting != NULL;
+    bool go = s->waiting || s->chores;
     s->busy = go;
     s->progress = fl_server_seconds();
     pthread_mutex_unlock(&s->lock);
     return go;
+}
+
+static void step(fl_server *s)
+{
+    bool busy;
+    fl_error err;
+    double start = fl_server_seconds();
+    (void)!fl_engine_step(s->engine, &busy, &err); /* its requests were told */
+    fl_observe(s, FL_H_STEP, fl_server_seconds() - start);
 }
 
 void *fl_scheduler_run(void *server)
@@ -170,22 +249,13 @@ void *fl_scheduler_run(void *server)
     fl_job *running = NULL;
     int64_t n = 0;
     while (n > 0 || wait_for_work(s)) {
-        pthread_mutex_lock(&s->lock);
-        fl_job *dead = take_dead(s);
-        pthread_mutex_unlock(&s->lock);
-        for (fl_job *j = dead, *next; j; j = next) {
-            next = j->next;
-            leave(j);
-        }
-        for (fl_job *j = running; j; j = j->next) {
-            if (j->request && atomic_load(&j->dead))
-                fl_engine_cancel(s->engine, j->request);
-        }
+        do_chores(s);
+        leave_all(take_dead(s));
+        look_after(s, running);
         sweep(&running, &n);
         admit_waiting(s, &running, &n);
-        bool busy;
-        fl_error err;
-        (void)!fl_engine_step(s->engine, &busy, &err); /* its requests were told */
+        if (n > 0)
+            step(s);
         sweep(&running, &n);
         pthread_mutex_lock(&s->lock);
         s->progress = fl_server_seconds();

@@ -1,29 +1,66 @@
 /* Starting and stopping: keys, threads, and the order in which they end. */
 #define _GNU_SOURCE
-#include "server/server_internal.h"
+#include "base/file.h"
+#include "server/job_internal.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <sys/random.h>
 #include <time.h>
 
+enum { MAX_FILE = 1 << 20 }; /* bytes of keys or certificates */
+
 static fl_status read_keys(fl_server *s, fl_error *err)
 {
-    const char *path = s->options.key_file;
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        return fl_fail(err, FL_IO, "%s: %s", path, strerror(errno));
-    size_t n = 1;
-    bool ok = true;
-    while (n && (ok = fl_vec_reserve(&s->keys, 4096))) {
-        n = fread(s->keys.data + s->keys.n, 1, s->keys.cap - s->keys.n, f);
-        s->keys.n += n;
+    fl_buf text = {0};
+    fl_status status = fl_file_read(s->options.key_file, MAX_FILE, &text, err);
+    if (status == FL_OK)
+        status = fl_keys_parse(s, text.data, text.n, s->options.key_file, err);
+    fl_vec_free(&text);
+    return status;
+}
+
+/* The HTTP library wants strings. */
+static fl_status read_tls(fl_server *s, fl_error *err)
+{
+    const fl_server_options *o = &s->options;
+    if (!o->tls_cert != !o->tls_key)
+        return fl_fail(err, FL_ARGUMENT, "TLS needs both a certificate and its key");
+    if (!o->tls_cert)
+        return FL_OK;
+    FL_TRY(fl_file_read(o->tls_cert, MAX_FILE, &s->tls_cert, err));
+    FL_TRY(fl_file_read(o->tls_key, MAX_FILE, &s->tls_key, err));
+    if (!fl_vec_push(&s->tls_cert, '\0') || !fl_vec_push(&s->tls_key, '\0'))
+        return fl_fail(err, FL_NOMEM, "no memory for a certificate");
+    return FL_OK;
+}
+
+fl_server_options fl_server_options_default(void)
+{
+    return (fl_server_options){.host = "127.0.0.1",
+                               .port = 8080,
+                               .max_queue = 64,
+                               .max_body = (size_t)16 << 20,
+                               .stuck_seconds = 60,
+                               .ping_seconds = 15};
+}
+
+bool fl_server_is_alias(const fl_server *s, const char *name)
+{
+    size_t len = strlen(name);
+    for (const char *at = s->options.alias;;) {
+        size_t n = strcspn(at, ",");
+        if (n == len && memcmp(at, name, n) == 0)
+            return true;
+        if (!at[n])
+            return false;
+        at += n + 1;
     }
-    bool failed = ferror(f);
-    fclose(f);
-    if (!ok)
-        return fl_fail(err, FL_NOMEM, "%s: no memory", path);
-    return failed ? fl_fail(err, FL_IO, "%s: cannot be read", path) : FL_OK;
+}
+
+fl_bytes fl_server_alias(const fl_server *s)
+{
+    return (fl_bytes){s->options.alias, strcspn(s->options.alias, ",")};
 }
 
 static fl_status start(fl_server *s, fl_error *err)
@@ -38,6 +75,7 @@ static fl_status start(fl_server *s, fl_error *err)
         fl_state_free_tokens(fl_engine_state(s->engine));
     if (s->options.key_file)
         FL_TRY(read_keys(s, err));
+    FL_TRY(read_tls(s, err));
     FL_TRY(fl_model_tokenizer(s->model, &s->tokenizer, err));
     FL_TRY(fl_watch_start(s, err));
     int code = pthread_create(&s->scheduler, NULL, fl_scheduler_run, s);
@@ -102,7 +140,9 @@ void fl_server_stop(fl_server *s)
     if (s->has_scheduler)
         pthread_join(s->scheduler, NULL);
     fl_watch_stop(s);
-    fl_vec_free(&s->keys);
+    fl_keys_free(s);
+    fl_vec_free(&s->tls_cert);
+    fl_vec_free(&s->tls_key);
     pthread_cond_destroy(&s->wake);
     pthread_mutex_destroy(&s->lock);
     fl_free(s);

@@ -1,7 +1,7 @@
-/* What the files of the server share: a request's parameters, the job that it becomes, the server.
+/* What all files of the server share: refusals, keys, counters, the server itself.
  *
- * A job has two holders: its connection (HTTP threads) and the scheduler.  They meet in the fields
- * under the server's lock; the rest belongs to the scheduler once the job was enqueued. */
+ * One lock guards what threads share.  A job (job_internal.h) has two holders, its connection (HTTP
+ * threads) and the scheduler. */
 #ifndef FL_SERVER_INTERNAL_H
 #define FL_SERVER_INTERNAL_H
 
@@ -11,76 +11,79 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { FL_MAX_STOPS = 16, FL_MAX_STOP_BYTES = 1024, FL_STUCK_SECONDS = 60 };
+typedef struct fl_job fl_job;
 
-/* Why a request is refused: the four members of OpenAI's error object and the HTTP status. */
+/* Why a request is refused: the four members of OpenAI's error object, the HTTP status, and when to
+ * try again. */
 typedef struct fl_refusal {
     int http;
     const char *code;
     char param[64]; /* empty: null */
     char message[520];
+    int retry; /* seconds, with 429 and 503; 0: 1 */
 } fl_refusal;
 
 /* Fills r and returns false. */
 bool fl_refuse(fl_refusal *r, int http, const char *code, const char *param, const char *fmt, ...)
     FL_PRINTF(5, 6);
+bool fl_refuse_nomem(fl_refusal *r);
 /* The same from a library error: FL_ARGUMENT is the client's fault, anything else ours. */
 bool fl_refuse_error(fl_refusal *r, const fl_error *err);
 
-/* A checked request; pointers lead into its body. */
-typedef struct fl_params {
-    bool chat, stream, include_usage, thinking, ignore_eos;
-    const char *effort;
-    int64_t max_tokens; /* -1: as many as fit */
-    fl_sampling sampling;
-    FL_VEC(fl_logit_bias) bias;
-    fl_bytes stop[FL_MAX_STOPS];
-    int n_stop;
-    const fl_json *messages, *tools, *tool_choice, *prompt;
-} fl_params;
-bool fl_params_read(const fl_json *body, bool chat, const fl_server_options *o, fl_params *p,
-                    fl_refusal *r);
+/* One line of the key file.  A limit of 0 is none. */
+typedef struct fl_key {
+    char *secret, *name;
+    int64_t concurrent, per_minute, context;
+    bool shared; /* its prefixes may be reused for other keys that are shared */
+    /* Under the server's lock: */
+    int64_t running;     /* requests on connections */
+    double left, filled; /* tokens left, and when that was computed */
+} fl_key;
 
-typedef struct fl_job {
-    struct fl_server *server;
-    uint64_t id;
-    int64_t created; /* Unix time */
-    fl_json *body;
-    fl_params params;
+/* keys.c */
+FL_MUST_CHECK fl_status fl_keys_parse(fl_server *s, const char *text, size_t len, const char *what,
+                                      fl_error *err);
+void fl_keys_free(fl_server *s);
+fl_key *fl_keys_find(fl_server *s, const char *secret); /* NULL: no such key */
+/* Takes and gives back one of the key's concurrent requests; key may be NULL.  Locked. */
+bool fl_key_enter_locked(fl_key *key, double now, fl_refusal *r);
+void fl_key_leave_locked(fl_key *key);
+void fl_key_charge_locked(fl_key *key, int64_t tokens);
 
-    /* Under the server's lock. */
-    int holders;
-    struct fl_job *live; /* next of those that have a connection */
-    fl_buf out;          /* text to send; sent so far: out_at */
-    size_t out_at;
-    int http;           /* the status of the answer */
-    bool begun;         /* a stream has begun: its head can be sent */
-    bool ended, broken; /* nothing follows; broken: close without a proper end */
-    bool suspended;     /* the connection waits for more */
-    struct MHD_Connection *connection;
-    atomic_bool dead; /* nobody reads the answer any more */
+/* Histograms: enum name, metric, whether it counts seconds (else tokens). */
+#define FL_HISTOGRAM_MAP(X)                                                                        \
+    X(FIRST_TOKEN, "vllm:time_to_first_token_seconds", true)                                       \
+    X(BETWEEN, "vllm:inter_token_latency_seconds", true)                                           \
+    X(PER_TOKEN, "vllm:request_time_per_output_token_seconds", true)                               \
+    X(WHOLE, "vllm:e2e_request_latency_seconds", true)                                             \
+    X(QUEUE, "vllm:request_queue_time_seconds", true)                                              \
+    X(INFERENCE, "vllm:request_inference_time_seconds", true)                                      \
+    X(PREFILL, "vllm:request_prefill_time_seconds", true)                                          \
+    X(DECODE, "vllm:request_decode_time_seconds", true)                                            \
+    X(STEP, "firstlight:step_seconds", true)                                                       \
+    X(PROMPT, "vllm:request_prompt_tokens", false)                                                 \
+    X(ANSWER, "vllm:request_generation_tokens", false)                                             \
+    X(MAX, "vllm:request_params_max_tokens", false)                                                \
+    X(CHOICES, "vllm:request_params_n", false)
 
-    /* The scheduler's. */
-    struct fl_job *next; /* waiting or running */
-    fl_ids prompt;
-    bool prepared;
-    fl_request *request; /* alive in the engine */
-    const fl_tokenizer *tokenizer;
-    fl_chat_parser *parser;
-    fl_utf8_stream utf8;
-    fl_buf hold;                            /* text that may be the beginning of a stop string */
-    fl_buf content, reasoning, tools, call; /* of an answer that is sent whole */
-    fl_buf piece, chunk;                    /* scratch */
-    int n_calls;
-    int64_t n_tokens;
-    bool stopped; /* a stop string was found */
-    bool failed, finished;
-    fl_error error;
-} fl_job;
+typedef enum fl_histogram_id {
+#define FL_HISTOGRAM_ENUM(name, metric, seconds) FL_H_##name,
+    FL_HISTOGRAM_MAP(FL_HISTOGRAM_ENUM)
+#undef FL_HISTOGRAM_ENUM
+        FL_H_COUNT
+} fl_histogram_id;
+enum { FL_H_BUCKETS = 20 };
 
+typedef struct fl_histogram {
+    int64_t count, buckets[FL_H_BUCKETS]; /* a value is in the first bucket that it fits in */
+    double sum;
+} fl_histogram;
+
+/* Everything /metrics tells that is not read elsewhere. */
 typedef struct fl_counters {
-    int64_t running, prompt_tokens, generation_tokens, free_tokens, all_tokens;
-    int64_t ended[FL_FINISH_ERROR + 1];
+    int64_t running, prompt_tokens, cached_tokens, generation_tokens, free_tokens, all_tokens;
+    int64_t refused, ended[FL_FINISH_ERROR + 1];
+    fl_histogram h[FL_H_COUNT];
 } fl_counters;
 
 struct fl_server {
@@ -88,17 +91,19 @@ struct fl_server {
     fl_model *model;
     fl_engine *engine;
     const fl_tokenizer *tokenizer;
-    fl_buf keys; /* the key file */
-    int64_t started;
+    FL_VEC(fl_key) keys;
+    fl_buf tls_key, tls_cert;
+    int64_t started; /* Unix time */
     int port;
 
     pthread_mutex_t lock;
     pthread_cond_t wake; /* the scheduler has something to do */
     uint64_t next_id;
-    fl_job *live;
+    fl_job *live; /* those with a connection */
     int n_live;
-    fl_job *waiting, **waiting_end;
-    int n_waiting;
+    fl_job *waiting, **waiting_end; /* for the engine */
+    fl_job *chores;                 /* for the scheduler alone, the latest first */
+    int n_waiting, n_chores;
     bool draining, stopping, busy;
     double progress; /* when the last step ended, or work came after none */
     fl_counters counters;
@@ -110,32 +115,13 @@ struct fl_server {
 };
 
 double fl_server_seconds(void);
-
-/* job.c.  A new job has one holder, its connection; it takes body over, even on failure. */
-fl_job *fl_job_create(fl_server *s, fl_json *body, bool chat, fl_refusal *r);
-void fl_job_drop(fl_job *j); /* one holder less */
-void fl_job_wake_locked(fl_job *j);
-void fl_job_begin(fl_job *j);
-void fl_job_send(fl_job *j, const char *text, size_t len);
-void fl_job_end(fl_job *j, int http);
-void fl_job_fail(fl_job *j, const fl_refusal *r);
+/* Whether name is one of the model's names; the first of them. */
+bool fl_server_is_alias(const fl_server *s, const char *name);
+fl_bytes fl_server_alias(const fl_server *s);
 
 /* scheduler.c */
 bool fl_scheduler_enqueue(fl_job *j, fl_refusal *r);
 void *fl_scheduler_run(void *server);
-
-/* answer.c: from tokens to text. */
-bool fl_answer_prepare(fl_job *j, fl_refusal *r);
-void fl_answer_token(void *job, const fl_token_event *e);
-void fl_answer_free(fl_job *j);
-
-/* write.c: from text to JSON. */
-typedef enum fl_part_kind { FL_PART_ROLE, FL_PART_REASONING, FL_PART_CONTENT } fl_part_kind;
-bool fl_put(fl_buf *b, const char *fmt, ...) FL_PRINTF(2, 3);
-bool fl_write_text(fl_job *j, fl_part_kind kind, const char *text, size_t len);
-bool fl_write_tool(fl_job *j, const fl_chat_event *e);
-bool fl_write_end(fl_job *j, const char *finish);
-bool fl_write_error(fl_buf *b, const fl_refusal *r);
 
 /* watch.c: notices clients that went away while nothing is sent to them. */
 fl_status fl_watch_start(fl_server *s, fl_error *err);
@@ -149,5 +135,15 @@ void fl_http_stop(fl_server *s);
 
 /* pages.c: what is asked for with GET. */
 bool fl_page(fl_server *s, const char *path, fl_buf *out, const char **type, int *http);
+
+/* metrics.c */
+void fl_observe(fl_server *s, fl_histogram_id which, double value); /* takes the lock */
+void fl_count_token(fl_job *j);
+void fl_count_end(fl_job *j, fl_finish how);
+bool fl_metrics_write(fl_server *s, bool healthy, fl_buf *b);
+
+/* log.c: one line per event, as key=value; called without the lock. */
+void fl_log_job(fl_job *j);
+void fl_log_refusal(fl_server *s, const char *path, const fl_key *key, const fl_refusal *r);
 
 #endif

@@ -5,7 +5,7 @@
  * that closes its sending side counts as gone: a request over HTTP has no use for half a
  * connection. */
 #define _GNU_SOURCE
-#include "server/server_internal.h"
+#include "server/job_internal.h"
 
 #include <errno.h>
 #include <sys/epoll.h>

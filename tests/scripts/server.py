@@ -12,13 +12,9 @@ import socket
 import sys
 import time
 
-from serving import COMPLETIONS, NAME, Server, ask, run, until
+from serving import COMPLETIONS, NAME, TOOLS, Server, ask, run, until
 
 BINARY = sys.argv[1]
-TOOLS = [{"type": "function", "function": {
-    "name": "get_weather", "description": "Get the current weather for a city.",
-    "parameters": {"type": "object", "required": ["city"], "properties": {
-        "city": {"type": "string", "description": "City name"}}}}}]
 LONG = {"prompt": "The database", "max_tokens": 3000, "ignore_eos": True}
 
 
@@ -73,10 +69,10 @@ def test_eight_at_once_equal_one_alone(s):
 
 
 def test_errors_name_the_parameter(s):
-    for change, param, status in [({"n": 2}, "n", 400), ({"temperature": 3}, "temperature", 400),
+    for change, param, status in [({"n": 65}, "n", 400), ({"temperature": 3}, "temperature", 400),
                                   ({"stop": 1}, "stop", 400), ({"model": "x"}, "model", 404),
                                   ({"max_tokens": 5000}, "messages", 400),
-                                  ({"logprobs": True}, "logprobs", 400),
+                                  ({"top_logprobs": 2}, "top_logprobs", 400), ({"echo": True}, "echo", 400),
                                   ({"response_format": {"type": "json_object"}},
                                    "response_format", 400)]:
         error = s.post(ask("x", **change), status=status)["error"]

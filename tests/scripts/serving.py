@@ -5,10 +5,15 @@ import re
 import socket
 import subprocess
 import time
+import traceback
 
 TINY = "models/firstlight-tiny"
 NAME = "firstlight-tiny"
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+TOOLS = [{"type": "function", "function": {
+    "name": "get_weather", "description": "Get the current weather for a city.",
+    "parameters": {"type": "object", "required": ["city"], "properties": {
+        "city": {"type": "string", "description": "City name"}}}}}]
 NAMES_OF_WORK = ("vllm:num_requests_running", "vllm:num_requests_waiting",
                  "firstlight:cache_tokens_used", "firstlight:connections_generating")
 
@@ -104,6 +109,7 @@ def run(tests):
             print(f"ok   {name} ({time.time() - start:.1f} s)", flush=True)
         except Exception as e:  # report every failing test, not only the first
             failed += 1
-            print(f"FAIL {name}: {type(e).__name__}: {e}", flush=True)
+            at = [f.lineno for f in traceback.extract_tb(e.__traceback__)]
+            print(f"FAIL {name}: {type(e).__name__}: {e} (lines {at})", flush=True)
     print(f"{len(tests) - failed} passed, {failed} failed")
     return 1 if failed else 0
