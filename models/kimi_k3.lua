@@ -184,7 +184,9 @@ function model.build(g, config)
       g:at(p .. "post_attention_layernorm", "norms")
       h = b.norm(b.mix(bank, x, p .. "mlp_res"), p .. "post_attention_layernorm", D)
       g:at(p .. "mlp", "dense mlp")
-      h = moe and b.moe(h, p .. "block_sparse_moe.") or b.mlp(h, p .. "mlp.", c.intermediate_size)
+      local experts, dense = p .. "block_sparse_moe.", p .. "mlp."
+      if g:has(experts .. "gate_proj.weight") then dense = experts end -- as transformers saves it
+      h = moe and b.moe(h, experts) or b.mlp(h, dense, c.intermediate_size)
       x = g.expr{ "a+b", a = x, b = h }
       g:tap("layer", i, x)
       g:layer(i, (c.kda[i] and "kda" or "mla") .. (moe and " + experts" or " + dense"))
