@@ -1,0 +1,121 @@
+/* Models of other families against what the transformers package computes from the same files
+ * (tools/make_oracles.py): logits, layers and every row of every selection, at 1, 100 and 700
+ * tokens, in one step, in steps of 64 and 128 rows, and token by token. */
+#define _GNU_SOURCE
+#include "support/cmocka_all.h"
+#include "support/golden.h"
+#include "support/open_model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const int LENGTHS[] = {1, 100, 700};
+static const char *const MODELS[] = {
+    "deepseek_v32/groups", "deepseek_v32/odd", "deepseek_v32/fp8",
+    "glm_moe_dsa/groups",  "glm_moe_dsa/list", "glm_moe_dsa/fp8",
+    "kimi_linear/plain",   "kimi_linear/odd",  "kimi_linear/groups"};
+enum { N_MODELS = sizeof MODELS / sizeof *MODELS };
+
+static const char *golden_file(const char *model, int length)
+{
+    static char path[512];
+    snprintf(path, sizeof path, "%s/%s/golden/t%d.safetensors", FL_TEST_DATA, model, length);
+    return path;
+}
+
+static void check(const char *model, int chunk, golden_way way)
+{
+    char dir[512];
+    snprintf(dir, sizeof dir, "%s/%s", FL_TEST_DATA, model);
+    fl_engine_options o = fl_engine_options_default();
+    opened m;
+    o.chunk = chunk;
+    o.max_seqs = 1;
+    open_model(&m, dir, &o);
+    assert_int_equal(fl_model_unknown(m.model), 0);
+    for (int i = 0; i < 3; i++)
+        golden_check(m.engine, golden_file(model, LENGTHS[i]), way);
+    close_model(&m);
+}
+
+static void test_model(void **state)
+{
+    const char *model = *state;
+    check(model, 704, GOLDEN_WHOLE);
+    check(model, 64, GOLDEN_WHOLE);
+    check(model, 128, GOLDEN_WHOLE);
+    check(model, 64, GOLDEN_BY_TOKEN);
+}
+
+/* ---- what must not pass ----
+ *
+ * The weights of a model with another configuration.  Each change is one that still runs. */
+
+static golden_result run_changed(const char *model, const char *from, const char *to)
+{
+    char dir[] = "/tmp/fl-oracle-XXXXXX", path[512], config[64], weights[64];
+    assert_non_null(mkdtemp(dir));
+    snprintf(config, sizeof config, "%s/config.json", dir);
+    snprintf(weights, sizeof weights, "%s/model.safetensors", dir);
+    snprintf(path, sizeof path, "%s/%s/model.safetensors", FL_TEST_DATA, model);
+    assert_int_equal(symlink(path, weights), 0);
+
+    char text[8192];
+    snprintf(path, sizeof path, "%s/%s/config.json", FL_TEST_DATA, model);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    text[fread(text, 1, sizeof text - 1, f)] = 0;
+    fclose(f);
+    char *at = strstr(text, from);
+    assert_non_null(at);
+    f = fopen(config, "w");
+    assert_non_null(f);
+    fprintf(f, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    assert_int_equal(fclose(f), 0);
+
+    fl_engine_options o = fl_engine_options_default();
+    opened m;
+    open_model(&m, dir, &o);
+    golden_result v = golden_run(m.engine, golden_file(model, 100), GOLDEN_WHOLE);
+    close_model(&m);
+    unlink(config);
+    unlink(weights);
+    rmdir(dir);
+    return v;
+}
+
+static void test_differences_are_seen(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model, *from, *to;
+        bool selects; /* the selections differ too */
+    } cases[] = {
+        {"deepseek_v32/groups", "{", "{\"indexer_rope_interleave\": true,", true},
+        {"glm_moe_dsa/groups", "{", "{\"indexer_rope_interleave\": false,", true},
+        {"deepseek_v32/groups", "\"mscale_all_dim\": 1.0",
+         "\"mscale_all_dim\": 0, \"attention_factor\": 1", false},
+        {"deepseek_v32/groups", "\"factor\": 40", "\"factor\": 39", false},
+        {"deepseek_v32/groups", "\"topk_group\": 2", "\"topk_group\": 3", false},
+        {"glm_moe_dsa/groups", "\"rope_theta\": 1000000.0", "\"rope_theta\": 10000.0", true},
+        {"kimi_linear/groups", "\"topk_group\": 2", "\"topk_group\": 3", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        golden_result v = run_changed(cases[i].model, cases[i].from, cases[i].to);
+        print_message("%s with %s: logits %.1e, %lld selections differ\n", cases[i].model,
+                      cases[i].to, v.logits, (long long)v.select_wrong);
+        assert_true(v.logits > 1e-3);
+        assert_true(!cases[i].selects || v.select_wrong > 0);
+    }
+}
+
+int main(void)
+{
+    struct CMUnitTest tests[N_MODELS + 1];
+    for (int i = 0; i < N_MODELS; i++)
+        tests[i] = (struct CMUnitTest){MODELS[i], test_model, NULL, NULL, (void *)MODELS[i]};
+    tests[N_MODELS] = (struct CMUnitTest)cmocka_unit_test(test_differences_are_seen);
+    return _cmocka_run_group_tests("oracles", tests, N_MODELS + 1, NULL, NULL);
+}
