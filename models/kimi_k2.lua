@@ -31,13 +31,8 @@ local function render_calls(out, calls)
 end
 
 local function render(o, out)
-  if o.tool_choice ~= nil and o.tool_choice ~= "auto" and o.tool_choice ~= "none" then
-    refuse('this chat format knows tool_choice "auto" and "none" only')
-  end
-  local format = o.response_format
-  if format ~= nil and not (json.type(format) == "object" and format.type == "text") then
-    refuse("this chat format has no response_format")
-  end
+  -- The format has no words for a forced call or a response format: the form of the answer sees to
+  -- both.
   if o.tools and #o.tools > 0 and o.tool_choice ~= "none" then
     turn(out, "system", "tool_declare", json.encode(o.tools))
     out.marker("<|im_end|>")
@@ -101,4 +96,23 @@ local function parser(_, emit)
   return self
 end
 
-return { render = render, parser = parser }
+-- The form of an answer that tools or a response format bind.
+local function form(o, f)
+  local tools, must, single = openai.callable(o)
+  local document, ways = openai.document(o, f), {}
+  for _, tool in ipairs(tools) do
+    table.insert(ways, f.seq{ f.marker("<|tool_call_begin|>"), f.text("functions." .. tool.name .. ":"),
+      f.match("^(0|[1-9][0-9]?)$"), f.marker("<|tool_call_argument_begin|>"),
+      f.json{ schema = tool.parameters, type = "object", name = tool.name, lenient = not tool.strict },
+      f.marker("<|tool_call_end|>") })
+  end
+  if #ways == 0 then return document or f.any() end
+  local one = f.alt(ways)
+  local calls = f.seq{ f.marker("<|tool_calls_section_begin|>"), one, single and f.seq{} or f.many(one),
+    f.marker("<|tool_calls_section_end|>") }
+  if must then return calls end
+  if document then return f.alt{ document, calls } end
+  return f.seq{ f.any(), f.alt{ calls, f.seq{} } }
+end
+
+return { render = render, parser = parser, form = form }

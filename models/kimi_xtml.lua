@@ -173,8 +173,14 @@ local function render(o, out)
     message(out, EFFORT:format(o.effort), "role", "system", "type", "thinking-effort")
   end
   render_history(out, o.messages, o.thinking)
-  if o.tool_choice ~= nil and o.tool_choice ~= "auto" then
-    local text = CHOICES[o.tool_choice] or refuse('tool_choice must be "auto", "required" or "none"')
+  local choice = o.tool_choice
+  if json.type(choice) == "object" then
+    openai.callable(o) -- refuses what it cannot be
+    choice = "required" -- which one, the form sees to
+  end
+  if choice ~= nil and choice ~= "auto" then
+    local text = CHOICES[choice]
+      or refuse('tool_choice must be "auto", "required", "none" or name a function')
     message(out, text, "role", "system", "type", "tool-choice")
   end
   render_format(out, o.response_format)
@@ -184,4 +190,4 @@ local function render(o, out)
   end
 end
 
-return { render = render, parser = include("kimi_xtml_parser") }
+return { render = render, parser = include("kimi_xtml_parser"), form = include("kimi_xtml_form") }

@@ -64,4 +64,74 @@ function openai.unknown_role(role, where)
     role and '"' .. role .. '"' or "missing")
 end
 
+-- ---- what an answer must be ----
+
+-- The tools that an answer may call, as a list of { name, parameters, strict }; whether it must
+-- call one; whether it may call one only.
+function openai.callable(o)
+  local choice, list, only = o.tool_choice, {}, nil
+  if json.type(choice) == "object" then
+    local f = choice["function"]
+    only = json.type(f) == "object" and f.name or choice.name
+    if json.type(only) ~= "string" then refuse("tool_choice.function.name is missing") end
+  elseif choice ~= nil and choice ~= "auto" and choice ~= "none" and choice ~= "required" then
+    refuse('tool_choice must be "auto", "required", "none" or name a function')
+  end
+  for i = 1, choice ~= "none" and o.tools and #o.tools or 0 do
+    local tool = o.tools[i]
+    local f = json.type(tool) == "object" and tool["function"]
+    if json.type(f) ~= "object" or json.type(f.name) ~= "string" then
+      refuse("tools[%d].function.name is missing", i - 1)
+    end
+    if not only or f.name == only then
+      table.insert(list, { name = f.name, parameters = f.parameters, strict = f.strict == true })
+    end
+  end
+  local must = only ~= nil or choice == "required"
+  if must and #list == 0 then
+    refuse(only and "tool_choice names a function that is not among the tools"
+      or 'tool_choice is "required" and there are no tools')
+  end
+  return list, must, only ~= nil or o.one_call
+end
+
+-- A form for what response_format asks for, or nil for free text.
+function openai.document(o, form)
+  local format = o.response_format
+  local kind = json.type(format) == "object" and format.type
+  if format == nil or kind == "text" then return nil end
+  if kind == "json_object" then return form.json{ type = "object" } end
+  if kind ~= "json_schema" then
+    refuse('response_format.type must be "text", "json_object" or "json_schema"')
+  end
+  local schema = json.type(format.json_schema) == "object" and format.json_schema.schema
+  if json.type(schema) ~= "object" then refuse("response_format.json_schema.schema is missing") end
+  return form.json{ schema = schema, name = "schema" }
+end
+
+-- The parameters of a tool one by one, as a list of { key, schema, required }, or nil when its
+-- schema says more than a plain list of properties.
+function openai.parameters(tool)
+  local plain = { type = true, properties = true, required = true, additionalProperties = true,
+    title = true, description = true, ["$schema"] = true, ["$defs"] = true, definitions = true }
+  local schema, list, needed = tool.parameters, {}, {}
+  if schema == nil then return list end
+  if json.type(schema) ~= "object" or (schema.type ~= nil and schema.type ~= "object") then return nil end
+  for key in pairs(schema) do
+    if not plain[key] then return nil end
+  end
+  if json.type(schema.required) == "array" then
+    for i = 1, #schema.required do needed[schema.required[i]] = true end
+  end
+  if json.type(schema.properties) == "object" then
+    for key, value in pairs(schema.properties) do
+      if value == false then return nil end
+      table.insert(list, { key = key, schema = value, required = needed[key] })
+      needed[key] = nil
+    end
+  end
+  for _ in pairs(needed) do return nil end -- required and not declared
+  return list
+end
+
 return openai

@@ -25,11 +25,9 @@ static void set_json(lua_State *L, const char *name, const fl_json *v, int loan)
     lua_setfield(L, -2, name);
 }
 
-static int run_render(lua_State *L)
+/* Pushes the options as Lua sees them; the loan for JSON is at index 2. */
+static void push_options(lua_State *L, const fl_chat_options *o)
 {
-    const fl_chat_options *o = lua_touserdata(L, 1);
-    fl_lua_push_loan(L);
-    push_function(L, "render");
     lua_createtable(L, 0, 8);
     set_json(L, "messages", o->messages, 2);
     set_json(L, "tools", o->tools, 2);
@@ -41,6 +39,16 @@ static int run_render(lua_State *L)
     lua_setfield(L, -2, "thinking");
     lua_pushboolean(L, o->generation_prompt);
     lua_setfield(L, -2, "generation_prompt");
+    lua_pushboolean(L, o->one_call);
+    lua_setfield(L, -2, "one_call");
+}
+
+static int run_render(lua_State *L)
+{
+    const fl_chat_options *o = lua_touserdata(L, 1);
+    fl_lua_push_loan(L);
+    push_function(L, "render");
+    push_options(L, o);
     fl_lua_push_out(L);
     lua_call(L, 2, 0);
     return 0;
@@ -58,19 +66,110 @@ bool fl_chat_add_message(fl_buf *array, const char *role, const char *text, size
            fl_json_quote(text, len, array) && put(array, "}");
 }
 
-fl_status fl_chat_render(fl_model *m, const fl_chat_options *o, fl_buf *text, fl_ids *ids,
-                         fl_error *err)
+static fl_status check_options(const fl_chat_options *o, fl_error *err)
 {
-    fl_chat_writer w = {.text = text, .ids = ids};
     if (!fl_json_is(o->messages, FL_JSON_ARRAY))
         return fl_fail(err, FL_ARGUMENT, "messages is not a list");
     if (o->tools && !fl_json_is(o->tools, FL_JSON_ARRAY) && !fl_json_is(o->tools, FL_JSON_NULL))
         return fl_fail(err, FL_ARGUMENT, "tools is %s, expected a list",
                        fl_json_type_name(o->tools));
+    return FL_OK;
+}
+
+fl_status fl_chat_render(fl_model *m, const fl_chat_options *o, fl_buf *text, fl_ids *ids,
+                         fl_error *err)
+{
+    fl_chat_writer w = {.text = text, .ids = ids};
+    FL_TRY(check_options(o, err));
     if (ids)
         FL_TRY(fl_model_tokenizer(m, &w.tokenizer, err));
     fl_host_task task = {.writer = &w, .refusal = FL_ARGUMENT};
     return fl_host_run(m->definition.host, &task, run_render, (void *)o, err);
+}
+
+/* ---- the form of an answer ---- */
+
+/* Whether o asks for anything that free text might not be. */
+static bool wants_form(const fl_chat_options *o)
+{
+    const fl_json *format = fl_json_is(o->response_format, FL_JSON_OBJECT)
+                                ? fl_json_get(o->response_format, "type")
+                                : o->response_format;
+    if (fl_json_is(format, FL_JSON_STRING) && strcmp(fl_json_string(format).data, "text") != 0)
+        return true;
+    if (fl_json_is(o->tool_choice, FL_JSON_OBJECT) ||
+        (fl_json_is(o->tool_choice, FL_JSON_STRING) &&
+         strcmp(fl_json_string(o->tool_choice).data, "required") == 0))
+        return true;
+    for (size_t i = 0; fl_json_is(o->tools, FL_JSON_ARRAY) && i < fl_json_size(o->tools); i++) {
+        const fl_json *tool = fl_json_at(o->tools, i), *f, *strict;
+        f = fl_json_is(tool, FL_JSON_OBJECT) ? fl_json_get(tool, "function") : NULL;
+        strict = fl_json_is(f, FL_JSON_OBJECT) ? fl_json_get(f, "strict") : NULL;
+        if (fl_json_is(strict, FL_JSON_BOOL) && fl_json_bool(strict))
+            return true;
+    }
+    return false;
+}
+
+typedef struct form_call {
+    const fl_chat_options *o;
+    fl_chat_former *former;
+    bool free; /* the format asks for no form */
+} form_call;
+
+static int run_form(lua_State *L)
+{
+    form_call *c = lua_touserdata(L, 1);
+    fl_lua_push_loan(L);
+    lua_getfield(L, LUA_REGISTRYINDEX, fl_chat_key);
+    if (!lua_istable(L, -1) || lua_getfield(L, -1, "form") != LUA_TFUNCTION) {
+        fl_error e;
+        fl_fail(&e, FL_ARGUMENT,
+                "this chat format cannot force tool calls, strict tools or a response_format");
+        return fl_host_raise(L, &e);
+    }
+    lua_remove(L, -2);
+    push_options(L, c->o);
+    fl_lua_push_form(L);
+    lua_call(L, 2, 1);
+    c->free = lua_isnil(L, -1);
+    if (!c->free)
+        c->former->form->root = fl_lua_form_part(L, -1);
+    return 0;
+}
+
+fl_status fl_chat_form(fl_model *m, const fl_chat_options *o, fl_form **out, fl_error *err)
+{
+    fl_chat_former former = {.form = fl_calloc(1, sizeof *former.form)};
+    form_call c = {.o = o, .former = &former};
+    fl_host_task task = {.former = &former, .refusal = FL_ARGUMENT};
+    fl_status s = check_options(o, err);
+    *out = NULL;
+    if (s == FL_OK && !wants_form(o)) {
+        fl_form_free(former.form);
+        return FL_OK;
+    }
+    if (s == FL_OK && !former.form)
+        s = fl_fail(err, FL_NOMEM, "no memory for the form of an answer");
+    if (s == FL_OK)
+        s = fl_model_tokenizer(m, &former.tokenizer, err);
+    if (s == FL_OK)
+        s = fl_host_run(m->definition.host, &task, run_form, &c, err);
+    if (s == FL_OK && !c.free)
+        *out = former.form;
+    else
+        fl_form_free(former.form);
+    return s;
+}
+
+void fl_form_free(fl_form *f)
+{
+    if (!f)
+        return;
+    fl_vec_free(&f->parts);
+    fl_vec_free(&f->kids);
+    fl_arena_free(&f->arena);
+    fl_free(f);
 }
 
 /* ---- parsing ---- */

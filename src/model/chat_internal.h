@@ -12,6 +12,12 @@ typedef struct fl_chat_writer {
     fl_ids *ids;                   /* or NULL */
 } fl_chat_writer;
 
+/* Where chat.form builds. */
+typedef struct fl_chat_former {
+    const fl_tokenizer *tokenizer;
+    fl_form *form;
+} fl_chat_former;
+
 struct fl_chat_parser {
     fl_model *m;
     const fl_tokenizer *tokenizer;
@@ -29,5 +35,8 @@ struct fl_chat_parser {
  * tool_end).  They write to the running task's writer and parser. */
 void fl_lua_push_out(lua_State *L);
 void fl_lua_push_emit(lua_State *L);
+/* lua_form.c: pushes the table of functions that make the parts of a form, and reads a part. */
+void fl_lua_push_form(lua_State *L);
+int32_t fl_lua_form_part(lua_State *L, int index);
 
 #endif

@@ -224,6 +224,7 @@ static int open_library(lua_State *L)
     fl_lua_open_config(L);
     fl_lua_open_graph(L);
     fl_lua_open_chat(L);
+    fl_lua_open_form(L);
     return 0;
 }
 

@@ -31,6 +31,7 @@ typedef struct fl_host_task {
     struct fl_builder *builder;    /* build(g, config) */
     struct fl_chat_writer *writer; /* chat.render */
     struct fl_chat_parser *parser; /* chat.parser and what it returned */
+    struct fl_chat_former *former; /* chat.form */
     fl_status refusal;             /* the status of refuse(...): FL_CONFIG, FL_ARGUMENT */
 } fl_host_task;
 
@@ -77,5 +78,6 @@ void fl_lua_open_json(lua_State *L);   /* lua_json.c: json */
 void fl_lua_open_config(lua_State *L); /* lua_config.c */
 void fl_lua_open_graph(lua_State *L);  /* lua_graph.c */
 void fl_lua_open_chat(lua_State *L);   /* lua_chat.c */
+void fl_lua_open_form(lua_State *L);   /* lua_form.c */
 
 #endif

@@ -14,6 +14,7 @@ static const char view_class[] = "firstlight.json";
 
 typedef struct loan {
     uint64_t epoch; /* the call in which it is good; 0: ended */
+    bool lasting;   /* what C lent, which outlives the call */
 } loan;
 
 typedef struct view {
@@ -23,7 +24,7 @@ typedef struct view {
 void fl_lua_push_loan(lua_State *L)
 {
     loan *l = lua_newuserdatauv(L, sizeof *l, 0);
-    l->epoch = fl_host_of(L)->epoch;
+    *l = (loan){.epoch = fl_host_of(L)->epoch, .lasting = true};
 }
 
 void fl_lua_push_json(lua_State *L, const fl_json *v, int loan_index)
@@ -77,6 +78,16 @@ static const fl_json *check_view(lua_State *L, int index)
     const fl_json *node = test_view(L, index);
     if (!node)
         luaL_typeerror(L, index, "JSON object or array");
+    return node;
+}
+
+const fl_json *fl_lua_lasting_json(lua_State *L, int index)
+{
+    const fl_json *node = check_view(L, index);
+    const loan *l = lua_touserdata(L, -1);
+    if (!l->lasting)
+        luaL_error(L, "a decoded value cannot be kept");
+    lua_pop(L, 1);
     return node;
 }
 
@@ -229,6 +240,7 @@ static int json_decode(lua_State *L)
     lua_settop(L, 2);
     fl_lua_push_loan(L);
     loan *l = lua_touserdata(L, 3);
+    l->lasting = false;
     lua_pushvalue(L, 2);
     luaL_checkstack(L, 8, NULL);
     fl_json *root;
