@@ -18,6 +18,7 @@ static struct {
     fl_server_options server;
     const char *model, *notify;
     int sessions;
+    double ram; /* GB; 0: no limit */
     bool log;
 } args;
 
@@ -34,6 +35,9 @@ enum {
     OPT_CERT,
     OPT_KEY,
     OPT_LOG,
+    OPT_WAIT,
+    OPT_TIMEOUT,
+    OPT_RAM,
     OPT_NOTIFY
 };
 
@@ -45,6 +49,9 @@ static const struct argp_option options[] = {
      "Ask for one of these API keys: a line each, with limits after it", 0},
     {"max-sessions", OPT_SESSIONS, "N", 0, "Requests answered at once (default 8)", 0},
     {"queue", OPT_QUEUE, "N", 0, "Requests that may wait (default 64); more get status 429", 0},
+    {"queue-timeout", OPT_WAIT, "S", 0, "Seconds that a request may wait (default 0: any)", 0},
+    {"timeout", OPT_TIMEOUT, "S", 0, "Seconds that a request may take (default 0: any)", 0},
+    {"ram", OPT_RAM, "GB", 0, "Memory to hold at most, weights included", 0},
     {"max-body", OPT_BODY, "MIB", 0, "Size of a request at most (default 16)", 0},
     {"effort", OPT_EFFORT, "NAME", 0, "Thinking effort of requests that name none (default: max)",
      0},
@@ -80,6 +87,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case OPT_QUEUE:
         o->max_queue = (int)cli_int(state, "--queue", arg, 1, 1000000);
+        return 0;
+    case OPT_WAIT:
+        o->queue_seconds = (int)cli_int(state, "--queue-timeout", arg, 0, 1000000);
+        return 0;
+    case OPT_TIMEOUT:
+        o->request_seconds = (int)cli_int(state, "--timeout", arg, 0, 1000000);
+        return 0;
+    case OPT_RAM:
+        args.ram = cli_real(state, "--ram", arg, 0.001, 1e6);
         return 0;
     case OPT_BODY:
         o->max_body = (size_t)cli_int(state, "--max-body", arg, 1, 512) << 20;
@@ -178,15 +194,43 @@ static void wait_for_end(fl_server *s, const sigset_t *signals)
         ;
 }
 
-/* The context that the engine would take by itself. */
-static fl_status find_context(fl_error *err)
+/* Rows of cache that keep the whole within args.ram: as many as `most`, at least a context. */
+static fl_status fit_cache(const fl_model *m, fl_engine_options *eo, int64_t most, fl_error *err)
+{
+    fl_engine_memory mem;
+    int64_t low = eo->max_context, high = most;
+    char need[32], have[32];
+    eo->cache_tokens = low;
+    FL_TRY(fl_engine_predict(m, eo, &mem, err));
+    if ((double)mem.total > args.ram * 1e9)
+        return fl_fail(err, FL_ARGUMENT,
+                       "one context of %lld tokens needs %s, --ram allows %s: lower --context",
+                       (long long)low, cli_bytes((double)mem.total, need),
+                       cli_bytes(args.ram * 1e9, have));
+    while (high - low > 64) { /* low fits */
+        eo->cache_tokens = low + (high - low) / 2;
+        FL_TRY(fl_engine_predict(m, eo, &mem, err));
+        *((double)mem.total <= args.ram * 1e9 ? &low : &high) = eo->cache_tokens;
+    }
+    eo->cache_tokens = low;
+    return FL_OK;
+}
+
+/* The context, if none was given, and the size of the cache: every answer's whole context at once,
+ * or what --ram leaves room for.  The cache is touched only as it is used. */
+static fl_status choose_sizes(fl_engine_options *eo, fl_error *err)
 {
     cli_model probe;
     FL_TRY(cli_open(args.model, &args.common, FL_OPEN_SURVEY, NULL, &probe, err));
     int64_t most = fl_model_max_context(probe.model);
+    if (!args.common.context)
+        args.common.context = most <= 0 || most > 65536 ? 65536 : most;
+    eo->max_context = args.common.context;
+    eo->cache_tokens = args.common.context * args.sessions;
+    eo->threads = args.common.threads;
+    fl_status s = args.ram > 0 ? fit_cache(probe.model, eo, eo->cache_tokens, err) : FL_OK;
     cli_close(&probe);
-    args.common.context = most <= 0 || most > 65536 ? 65536 : most;
-    return FL_OK;
+    return s;
 }
 
 static fl_status serve(const cli_model *m, const sigset_t *signals, fl_error *err)
@@ -223,8 +267,8 @@ int cmd_serve(int argc, char **argv)
     raise_limits();
     fl_engine_options eo = fl_engine_options_default();
     eo.max_seqs = args.sessions;
-    fl_status s = args.common.context ? FL_OK : find_context(&err);
-    eo.cache_tokens = args.common.context * args.sessions; /* touched only as it is used */
+    eo.max_waiting = args.server.max_queue;
+    fl_status s = choose_sizes(&eo, &err);
     if (s == FL_OK)
         s = cli_open(args.model, &args.common, FL_OPEN_DATA, &eo, &m, &err);
     if (s == FL_OK)

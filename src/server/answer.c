@@ -154,7 +154,7 @@ static void take(fl_choice *c, const fl_token_event *e)
 static void finish(fl_choice *c, fl_finish how)
 {
     fl_job *j = c->job;
-    if (!c->done && how != FL_FINISH_ERROR) {
+    if (!c->done && !j->failed) {
         if (!c->parser)
             plain(c, 0, true);
         else if (fl_chat_parser_end(c->parser, &j->error) != FL_OK)
@@ -171,22 +171,32 @@ static void finish(fl_choice *c, fl_finish how)
         check(c, j->dialect->end_choice(c, &j->chunk));
 }
 
+/* Why a request that was in order failed. */
+static void explain(const fl_job *j, fl_refusal *r)
+{
+    if (j->timed_out && !j->started)
+        fl_refuse(r, 503, "queue_timeout", "", "there was no room for the request in time");
+    else if (j->timed_out)
+        fl_refuse(r, 504, "timeout", "", "the answer took longer than %d seconds",
+                  j->server->options.request_seconds);
+    else
+        fl_refuse(r, 500, "internal_error", "", "%s", j->error.message);
+}
+
 static void finish_job(fl_job *j, fl_finish how)
 {
     j->finished = true;
     j->request = NULL;
     if (!j->failed && j->choices[0].stop >= 0)
         how = FL_FINISH_STOP; /* ended by us */
-    fl_count_end(j, j->failed ? FL_FINISH_ERROR : how);
+    fl_count_end(j, j->failed && !j->timed_out ? FL_FINISH_ERROR : how);
     if (!j->failed && j->params.stream)
         check(&j->choices[0], j->dialect->end(j, &j->chunk));
     else if (!j->failed)
         check(&j->choices[0], j->dialect->whole(j, &j->chunk));
     if (j->failed) {
         fl_refusal r;
-        fl_refuse_error(&r, &j->error);
-        r.http = 500; /* the request was in order */
-        r.code = "internal_error";
+        explain(j, &r);
         fl_job_fail(j, &r);
         return;
     }
@@ -207,10 +217,10 @@ void fl_answer_token(void *job, const fl_token_event *e)
     }
     if (token && !c->done && !j->failed)
         take(c, e);
-    if (e->finish == FL_FINISH_ERROR && !j->failed) {
+    if (e->finish == FL_FINISH_ERROR && !j->failed)
         j->error = e->error;
-        j->failed = true;
-    }
+    j->timed_out |= e->finish == FL_FINISH_TIMEOUT;
+    j->failed |= e->finish == FL_FINISH_ERROR || e->finish == FL_FINISH_TIMEOUT;
     if (e->finish != FL_FINISH_NONE) {
         finish(c, e->finish);
         if (e->last)

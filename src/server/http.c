@@ -4,10 +4,27 @@
 #include "server/http_internal.h"
 
 #include <netdb.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <sys/socket.h>
 
 enum { HTTP_THREADS = 2, IDLE_SECONDS = 60, MAX_CONNECTIONS = 4096, HEAD_BYTES = 32768 };
+
+/* Whom the engine is fair to: a key's owner, or without keys an address. */
+static uint64_t client_of(const fl_server *s, struct MHD_Connection *c, const fl_exchange *x)
+{
+    if (x->key)
+        return (uint64_t)(x->key - s->keys.data) + 1;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    const struct sockaddr *a = info ? info->client_addr : NULL;
+    if (a && a->sa_family == AF_INET)
+        return ((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr;
+    uint64_t halves[2] = {0};
+    if (a && a->sa_family == AF_INET6)
+        memcpy(halves, &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr, sizeof halves);
+    return halves[0] ^ halves[1];
+}
 
 static enum MHD_Result take_job(fl_server *s, struct MHD_Connection *c, fl_exchange *x)
 {
@@ -24,6 +41,7 @@ static enum MHD_Result take_job(fl_server *s, struct MHD_Connection *c, fl_excha
     if (!j)
         return fl_respond_refusal(s, c, x, path, &r, false);
     j->connection = c;
+    j->client = client_of(s, c, x);
     memcpy(j->request_id, x->request_id, sizeof j->request_id);
     if (!fl_scheduler_enqueue(j, &r)) {
         fl_job_drop(j);

@@ -100,6 +100,17 @@ void fl_job_wake_locked(fl_job *j)
     }
 }
 
+void fl_job_start(fl_job *j)
+{
+    if (j->started) /* written by this thread only */
+        return;
+    j->begun_at = fl_server_seconds();
+    pthread_mutex_lock(&j->server->lock);
+    j->started = true;
+    j->server->n_waiting--;
+    pthread_mutex_unlock(&j->server->lock);
+}
+
 void fl_job_begin(fl_job *j)
 {
     if (j->begun) /* written by this thread only */

@@ -95,7 +95,8 @@ extern const fl_dialect fl_dialect_chat, fl_dialect_completions, fl_dialect_mess
 struct fl_job {
     fl_server *server;
     const fl_dialect *dialect;
-    fl_key *key; /* NULL: no keys are asked for */
+    fl_key *key;     /* NULL: no keys are asked for */
+    uint64_t client; /* whom the engine is fair to */
     uint64_t id;
     int64_t created; /* Unix time */
     char request_id[FL_REQUEST_ID];
@@ -112,6 +113,7 @@ struct fl_job {
     bool begun;         /* a stream has begun: its head can be sent */
     bool ended, broken; /* nothing follows; broken: close without a proper end */
     bool suspended;     /* the connection waits for more */
+    bool started;       /* does not wait any more */
     bool entered;       /* counts as one of its key's requests */
     struct MHD_Connection *connection;
     atomic_bool dead; /* nobody reads the answer any more */
@@ -126,15 +128,18 @@ struct fl_job {
     int64_t n_cached, sequence;
     bool opened; /* the dialect has begun its stream */
     bool failed, finished;
+    bool timed_out;
     const char *code; /* of a failure, for the log */
     fl_error error;
-    double came, admitted, first, last, sent; /* seconds; 0: not yet */
+    double came, begun_at, first, last, sent; /* seconds; 0: not yet */
 };
 
 /* job.c.  A new job has one holder, its connection; it takes body over, even on failure. */
 fl_job *fl_job_create(fl_server *s, const fl_dialect *d, fl_key *key, fl_json *body, fl_refusal *r);
 void fl_job_drop(fl_job *j); /* one holder less */
 void fl_job_wake_locked(fl_job *j);
+/* It has room in the engine, or needs none any more. */
+void fl_job_start(fl_job *j);
 void fl_job_begin(fl_job *j);
 void fl_job_send(fl_job *j, const char *text, size_t len);
 void fl_job_end(fl_job *j, int http);

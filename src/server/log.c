@@ -67,7 +67,7 @@ void fl_log_job(fl_job *j)
                " status=%d end=%s stream=%d n=%d prompt=%zu cached=%lld completion=%lld "
                "queue_ms=%lld first_token_ms=%lld total_ms=%lld",
                j->http ? j->http : 499, how(j), j->params.stream, (int)j->params.n, j->prompt.n,
-               (long long)j->n_cached, (long long)fl_job_tokens(j), ms(j->came, j->admitted),
+               (long long)j->n_cached, (long long)fl_job_tokens(j), ms(j->came, j->begun_at),
                ms(j->came, j->first), ms(j->came, fl_server_seconds())) &&
         put_echo(&b, j->body, "user") && put_echo(&b, j->body, "metadata");
     write_line(s, &b, ok);

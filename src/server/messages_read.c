@@ -170,6 +170,11 @@ bool fl_messages_translate(const fl_json *body, fl_buf *out, fl_refusal *r)
         {"stop_sequences", "stop"}, {"reasoning_effort", "reasoning_effort"}};
     for (size_t i = 0; enough && i < sizeof same / sizeof *same; i++)
         enough = fl_copy(out, body, same[i][0], same[i][1]);
+    const fl_json *config = fl_read(body, "output_config"), *format = fl_read(config, "format");
+    enough = enough && fl_copy(out, config, "effort", "reasoning_effort") &&
+             (!format || (fl_put(out, ", \"response_format\": {\"type\": \"json_schema\", "
+                                      "\"json_schema\": {\"name\": \"answer\"") &&
+                          fl_copy(out, format, "schema", "schema") && fl_put(out, "}}")));
     return (enough && fl_put(out, "}")) || fl_refuse_nomem(r);
 }
 

@@ -46,11 +46,13 @@ void fl_count_token(fl_job *j)
 {
     fl_server *s = j->server;
     double now = fl_server_seconds();
+    fl_job_start(j);
     pthread_mutex_lock(&s->lock);
     s->counters.generation_tokens++;
     if (j->first == 0) {
         observe_locked(s, FL_H_FIRST_TOKEN, now - j->came);
-        observe_locked(s, FL_H_PREFILL, now - j->admitted);
+        observe_locked(s, FL_H_QUEUE, j->begun_at - j->came);
+        observe_locked(s, FL_H_PREFILL, now - j->begun_at);
         j->first = now;
     } else if (j->params.n == 1) {
         observe_locked(s, FL_H_BETWEEN, now - j->last);
@@ -68,7 +70,8 @@ void fl_count_end(fl_job *j, fl_finish how)
     s->counters.ended[how]++;
     fl_key_charge_locked(j->key, (int64_t)j->prompt.n - j->n_cached + tokens);
     observe_locked(s, FL_H_WHOLE, now - j->came);
-    observe_locked(s, FL_H_INFERENCE, now - j->admitted);
+    if (j->begun_at > 0)
+        observe_locked(s, FL_H_INFERENCE, now - j->begun_at);
     observe_locked(s, FL_H_PROMPT, (double)j->prompt.n);
     observe_locked(s, FL_H_ANSWER, (double)tokens);
     observe_locked(s, FL_H_MAX, (double)j->params.max_tokens);
@@ -127,13 +130,15 @@ bool fl_metrics_write(fl_server *s, bool healthy, fl_buf *b)
     static const char *const reasons[] = {[FL_FINISH_STOP] = ",finished_reason=\"stop\"",
                                           [FL_FINISH_LENGTH] = ",finished_reason=\"length\"",
                                           [FL_FINISH_CANCEL] = ",finished_reason=\"abort\"",
-                                          [FL_FINISH_ERROR] = ",finished_reason=\"error\""};
-    const double used = (double)(c.all_tokens - c.free_tokens);
+                                          [FL_FINISH_ERROR] = ",finished_reason=\"error\"",
+                                          [FL_FINISH_TIMEOUT] = ",finished_reason=\"timeout\""};
+    const fl_engine_stats *e = &c.engine;
+    const double used = (double)(e->tokens - e->free_tokens);
     bool ok =
-        metric(s, b, "gauge", "vllm:num_requests_running", (double)c.running) &&
+        metric(s, b, "gauge", "vllm:num_requests_running", e->running) &&
         metric(s, b, "gauge", "vllm:num_requests_waiting", waiting) &&
         metric(s, b, "gauge", "vllm:kv_cache_usage_perc",
-               c.all_tokens ? used / (double)c.all_tokens : 0) &&
+               e->tokens ? used / (double)e->tokens : 0) &&
         metric(s, b, "gauge", "vllm:engine_healthy", healthy) &&
         metric(s, b, "gauge", "firstlight:connections_generating", live) &&
         metric(s, b, "gauge", "firstlight:cache_tokens_used", used) &&
@@ -141,9 +146,12 @@ bool fl_metrics_write(fl_server *s, bool healthy, fl_buf *b)
         metric(s, b, "counter", "vllm:generation_tokens_total", (double)c.generation_tokens) &&
         metric(s, b, "counter", "vllm:prefix_cache_queries_total", (double)c.prompt_tokens) &&
         metric(s, b, "counter", "vllm:prefix_cache_hits_total", (double)c.cached_tokens) &&
+        metric(s, b, "counter", "vllm:num_preemptions_total", (double)e->preemptions) &&
+        metric(s, b, "counter", "firstlight:replayed_tokens_total", (double)e->replayed_tokens) &&
+        metric(s, b, "counter", "firstlight:steps_total", (double)e->steps) &&
         metric(s, b, "counter", "firstlight:requests_refused_total", (double)c.refused) &&
         fl_put(b, "# TYPE vllm:request_success_total counter\n");
-    for (int i = FL_FINISH_STOP; ok && i <= FL_FINISH_ERROR; i++)
+    for (int i = FL_FINISH_STOP; ok && i < FL_FINISH_COUNT; i++)
         ok = sample(s, b, "vllm:request_success_total", "", reasons[i], (double)c.ended[i]);
     for (int i = 0; ok && i < FL_H_COUNT; i++)
         ok = histogram(s, b, i, &c.h[i]);

@@ -1,8 +1,8 @@
 /* The scheduler: the one thread that uses the model and the engine.
  *
- * Each round it does the chores, ends jobs whose client has gone, lets waiting jobs into the engine
- * while there is room, and runs one step.  The engine composes steps so that no answer depends on
- * its company. */
+ * Each round it does the chores, ends jobs whose client has gone, takes new jobs to the engine, and
+ * runs one step.  The engine decides who waits and who runs, and composes steps so that no answer
+ * depends on its company. */
 #define _GNU_SOURCE
 #include "server/job_internal.h"
 
@@ -13,21 +13,19 @@ static void append(fl_server *s, fl_job *j)
     if (j->dialect->act) {
         j->next = s->chores;
         s->chores = j;
-        s->n_chores++;
         return;
     }
     *s->waiting_end = j;
     s->waiting_end = &j->next;
-    s->n_waiting++;
 }
 
 static bool enqueue_locked(fl_server *s, fl_job *j, fl_refusal *r)
 {
     if (s->draining || s->stopping)
         return fl_refuse(r, 503, "shutting_down", "", "the server is shutting down");
-    if (s->n_waiting + s->n_chores >= s->options.max_queue)
+    if (s->n_waiting >= s->options.max_queue)
         return fl_refuse(r, 429, "queue_full", "", "%d requests wait already; try again later",
-                         s->n_waiting + s->n_chores);
+                         s->n_waiting);
     if (!fl_key_enter_locked(j->key, j->came, r))
         return false;
     j->entered = true;
@@ -37,6 +35,7 @@ static bool enqueue_locked(fl_server *s, fl_job *j, fl_refusal *r)
     j->id = s->next_id++;
     j->holders++;
     append(s, j);
+    s->n_waiting++;
     j->live = s->live;
     s->live = j;
     s->n_live++;
@@ -54,6 +53,7 @@ bool fl_scheduler_enqueue(fl_job *j, fl_refusal *r)
 
 static void leave(fl_job *j)
 {
+    fl_job_start(j);
     fl_log_job(j);
     fl_answer_free(j);
     fl_job_drop(j);
@@ -77,7 +77,6 @@ static fl_job *take_dead(fl_server *s)
         fl_job *j = *s->waiting_end;
         if (atomic_load(&j->dead)) {
             *s->waiting_end = j->next;
-            s->n_waiting--;
             j->next = dead;
             dead = j;
         } else {
@@ -93,7 +92,6 @@ static void do_chores(fl_server *s)
     pthread_mutex_lock(&s->lock);
     fl_job *list = s->chores;
     s->chores = NULL;
-    s->n_chores = 0;
     pthread_mutex_unlock(&s->lock);
     for (fl_job *j = list; j; j = j->next) {
         fl_refusal r;
@@ -131,13 +129,17 @@ static fl_status submit(fl_job *j, fl_error *err)
     p.sampling = j->params.sampling;
     p.on_token = fl_answer_token;
     p.ctx = j;
+    p.client = j->client;
+    p.priority = (int)j->params.priority;
+    p.max_wait_us = (int64_t)s->options.queue_seconds * 1000000;
+    p.max_us = (int64_t)s->options.request_seconds * 1000000;
     fl_status status = fl_engine_submit(s->engine, &p, &j->request, err);
     fl_vec_free(&stop);
     return status;
 }
 
-/* Lets one waiting job in.  True: it runs; false: it stays at the head of the queue (there is no
- * room), or it was answered with an error and has left. */
+/* Takes one job to the engine, where it may wait on.  False: it stays at the head of the queue (the
+ * engine takes no more), or it was answered with an error and has left. */
 static bool admit(fl_job *j, bool alone, bool *stays)
 {
     fl_refusal r;
@@ -158,8 +160,7 @@ static bool admit(fl_job *j, bool alone, bool *stays)
         fl_job_fail(j, &r);
         return false;
     }
-    j->admitted = j->sent = fl_server_seconds();
-    fl_observe(j->server, FL_H_QUEUE, j->admitted - j->came);
+    j->sent = fl_server_seconds();
     return true;
 }
 
@@ -177,9 +178,7 @@ static void admit_waiting(fl_server *s, fl_job **running, int64_t *n)
         s->waiting = j->next; /* only this thread takes away */
         if (!s->waiting)
             s->waiting_end = &s->waiting;
-        s->n_waiting--;
         s->counters.prompt_tokens += runs ? (int64_t)j->prompt.n : 0;
-        s->counters.running += runs;
         pthread_mutex_unlock(&s->lock);
         if (runs) {
             j->next = *running;
@@ -234,13 +233,17 @@ static bool wait_for_work(fl_server *s)
     return go;
 }
 
-static void step(fl_server *s)
+static void step(fl_server *s, fl_job *running)
 {
     bool busy;
     fl_error err;
     double start = fl_server_seconds();
     (void)!fl_engine_step(s->engine, &busy, &err); /* its requests were told */
     fl_observe(s, FL_H_STEP, fl_server_seconds() - start);
+    for (fl_job *j = running; j; j = j->next) {
+        if (j->request && fl_request_started(j->request))
+            fl_job_start(j);
+    }
 }
 
 void *fl_scheduler_run(void *server)
@@ -255,12 +258,11 @@ void *fl_scheduler_run(void *server)
         sweep(&running, &n);
         admit_waiting(s, &running, &n);
         if (n > 0)
-            step(s);
+            step(s, running);
         sweep(&running, &n);
         pthread_mutex_lock(&s->lock);
         s->progress = fl_server_seconds();
-        s->counters.running = n;
-        s->counters.free_tokens = fl_state_free_tokens(fl_engine_state(s->engine));
+        fl_engine_get_stats(s->engine, &s->counters.engine);
         pthread_mutex_unlock(&s->lock);
     }
     return NULL;

@@ -71,8 +71,7 @@ static fl_status start(fl_server *s, fl_error *err)
     s->next_id = ((uint64_t)base << 32) | 1; /* never 0; ids differ from run to run */
     s->started = (int64_t)time(NULL);
     s->progress = fl_server_seconds();
-    s->counters.all_tokens = s->counters.free_tokens =
-        fl_state_free_tokens(fl_engine_state(s->engine));
+    fl_engine_get_stats(s->engine, &s->counters.engine);
     if (s->options.key_file)
         FL_TRY(read_keys(s, err));
     FL_TRY(read_tls(s, err));

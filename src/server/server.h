@@ -23,11 +23,14 @@ typedef struct fl_server_options {
     const char *cors;     /* origin that browsers may call from, "*": any; NULL: none */
     const char *tls_cert, *tls_key; /* PEM files; both or neither */
     int64_t context;                /* tokens of one sequence: what the engine was created with */
-    int max_queue;                  /* requests that wait at once; one more is answered with 429 */
-    size_t max_body;                /* bytes of a request's body */
-    int stuck_seconds;              /* /health fails after so long in one step */
-    int ping_seconds;               /* a stream that has nothing to say says so after so long */
-    fl_log_fn log;                  /* or NULL */
+    int max_queue;                  /* requests that wait at once; one more is answered with 429;
+                                       the engine takes as many (max_waiting) */
+    int queue_seconds, request_seconds; /* a request fails after so long: without having begun, in
+                                           any case; 0: never */
+    size_t max_body;                    /* bytes of a request's body */
+    int stuck_seconds;                  /* /health fails after so long in one step */
+    int ping_seconds;                   /* a stream that has nothing to say says so after so long */
+    fl_log_fn log;                      /* or NULL */
     void *log_ctx;
 } fl_server_options;
 

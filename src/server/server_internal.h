@@ -81,8 +81,8 @@ typedef struct fl_histogram {
 
 /* Everything /metrics tells that is not read elsewhere. */
 typedef struct fl_counters {
-    int64_t running, prompt_tokens, cached_tokens, generation_tokens, free_tokens, all_tokens;
-    int64_t refused, ended[FL_FINISH_ERROR + 1];
+    int64_t prompt_tokens, cached_tokens, generation_tokens, refused, ended[FL_FINISH_COUNT];
+    fl_engine_stats engine; /* after the last step */
     fl_histogram h[FL_H_COUNT];
 } fl_counters;
 
@@ -101,9 +101,9 @@ struct fl_server {
     uint64_t next_id;
     fl_job *live; /* those with a connection */
     int n_live;
-    fl_job *waiting, **waiting_end; /* for the engine */
+    fl_job *waiting, **waiting_end; /* for the scheduler to take them to the engine */
     fl_job *chores;                 /* for the scheduler alone, the latest first */
-    int n_waiting, n_chores;
+    int n_waiting;                  /* chores, and jobs that have had no room in the engine yet */
     bool draining, stopping, busy;
     double progress; /* when the last step ended, or work came after none */
     fl_counters counters;
