@@ -1,6 +1,7 @@
 /* Running one operator call (call.h) and finding what a kernel wrote that it must not. */
 #include "support/call.h"
 
+#include "support/call_device.h"
 #include "support/call_internal.h"
 #include "support/cmocka_all.h"
 
@@ -137,6 +138,11 @@ void tc_run(tc *c, const fl_kernel *k, int n_threads, int32_t row0, int32_t row1
                     .out = out,
                     .attr = c->attr,
                     .prep = c->prep};
+    if (tc_on_device(k)) {
+        tc_run_on_device(c, &call, &p.step, p.row0, p.logit0);
+        free_part(&p);
+        return;
+    }
     size_t per_worker = 0, shared = 0;
     fl_limits limits = c->limits;
     limits.n_threads = n;

@@ -1,0 +1,164 @@
+/* What every file of the GPU backend includes: the runtime under its CUDA names (musa.h renames
+ * them for Moore Threads), what a kernel finds of the step in device memory, and the small helpers
+ * that launching and reducing need.
+ *
+ * Kernels are written for any warp width that the hardware has, but work in groups of GPU_LANES
+ * threads; nothing here is PTX. */
+#ifndef FL_OPS_GPU_H
+#define FL_OPS_GPU_H
+
+#ifdef FL_MUSA
+#include "ops/gpu/musa.h"
+#else
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#endif
+
+#include <stdint.h>
+
+extern "C" {
+#include "base/mem.h"
+#include "graph/device.h"
+#include "graph/expr.h"
+#include "ops/def/def_internal.h"
+#include "ops/plugin.h"
+}
+
+enum { GPU_LANES = 32 };                   /* threads that reduce together by shuffles */
+enum { GPU_ROWS, GPU_SEQS, GPU_LOGITS, GPU_ONE, GPU_COUNTS }; /* indices into gpu_step.counts */
+
+typedef struct gpu_seq {
+    int32_t row0, n_rows, slot, page0; /* pages[page0 + p / FL_PAGE_TOKENS] holds position p */
+    int64_t pos0;
+} gpu_seq;
+
+/* The step in device memory, written anew for each step at the same addresses, so that a recorded
+ * step finds the numbers of the one it repeats.  A kernel may be launched for more rows than there
+ * are: those from counts[GPU_ROWS] on are not there. */
+typedef struct gpu_step {
+    const int32_t *counts;
+    const gpu_seq *seqs;
+    const int32_t *ids, *row_seq, *pos, *logit_rows, *pages;
+} gpu_step;
+
+/* fl_worker.queue. */
+typedef struct gpu_queue {
+    cudaStream_t stream;
+    gpu_step step;
+    int processors;      /* of the device */
+    int64_t max_context; /* of the plan */
+    cudaError_t error;   /* the first launch that was refused */
+} gpu_queue;
+
+/* An activation: rows of floats (or int32_t). */
+typedef struct gpu_rows {
+    float *p;
+    int64_t stride;
+} gpu_rows;
+
+static inline gpu_rows gpu_rows_of(const fl_arg *a)
+{
+    gpu_rows r = {(float *)a->data, a->type.rows == FL_ROWS_CONST ? 0 : a->stride};
+    return r;
+}
+
+/* How many rows there are now, for a kernel to look at. */
+static inline const int32_t *gpu_count(const gpu_queue *q, fl_rows rows)
+{
+    return q->step.counts + (rows == FL_ROWS_TOKENS   ? (int)GPU_ROWS
+                             : rows == FL_ROWS_LOGITS ? (int)GPU_LOGITS
+                                                      : (int)GPU_ONE);
+}
+
+static inline unsigned gpu_blocks(int64_t n, int64_t per_block)
+{
+    int64_t b = (n + per_block - 1) / per_block;
+    return (unsigned)(b > 0 ? b : 1);
+}
+
+static inline int64_t gpu_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Remembers whether the launch before it was accepted. */
+static inline void gpu_launched(gpu_queue *q)
+{
+    cudaError_t e = cudaGetLastError();
+    if (q->error == cudaSuccess)
+        q->error = e;
+}
+
+/* Lets a kernel have so many bytes of shared memory, more than it gets unasked. */
+template <typename F> static inline void gpu_allow_shared(gpu_queue *q, F *kernel, size_t bytes)
+{
+    cudaError_t e =
+        bytes > 48 << 10
+            ? cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes)
+            : cudaSuccess;
+    if (q->error == cudaSuccess)
+        q->error = e;
+}
+
+/* ---- inside kernels ---- */
+
+#ifdef __CUDACC__
+
+/* Sums and maxima over GPU_LANES threads, in a fixed order; every thread gets the result. */
+static __device__ inline float lanes_sum(float x)
+{
+    for (int i = GPU_LANES / 2; i > 0; i /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, i, GPU_LANES);
+    return x;
+}
+
+static __device__ inline float lanes_max(float x)
+{
+    for (int i = GPU_LANES / 2; i > 0; i /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, i, GPU_LANES));
+    return x;
+}
+
+/* The sum over a block of blockDim.x threads, at most 1024; `room` has GPU_LANES floats.  All
+ * threads call it and get the result. */
+static __device__ inline float block_sum(float x, float *room)
+{
+    int lane = threadIdx.x % GPU_LANES, warp = threadIdx.x / GPU_LANES;
+    x = lanes_sum(x);
+    __syncthreads();
+    if (lane == 0)
+        room[warp] = x;
+    __syncthreads();
+    x = lane < (int)blockDim.x / GPU_LANES ? room[lane] : 0;
+    return lanes_sum(x);
+}
+
+/* The item of a paged pool that holds position pos of a sequence. */
+static __device__ inline int64_t step_item(const gpu_step &s, const gpu_seq &q, int64_t pos)
+{
+    return (int64_t)s.pages[q.page0 + pos / FL_PAGE_TOKENS] * FL_PAGE_TOKENS + pos % FL_PAGE_TOKENS;
+}
+
+#endif
+
+/* The kernel lists, one per file. */
+#define GPU_FILES(X)                                                                               \
+    X(rows)                                                                                        \
+    X(norm)                                                                                        \
+    X(rope)                                                                                        \
+    X(linear)                                                                                      \
+    X(conv)                                                                                        \
+    X(delta_rule)                                                                                  \
+    X(mla)                                                                                         \
+    X(index_select)                                                                                \
+    X(route)                                                                                       \
+    X(experts)                                                                                     \
+    X(mix)                                                                                         \
+    X(expr)
+
+#define GPU_DECLARE(file) extern const fl_kernel_list gpu_kernels_##file;
+GPU_FILES(GPU_DECLARE)
+#undef GPU_DECLARE
+
+#endif

@@ -1,0 +1,171 @@
+/* route: a block per row; scores and choices are doubles in shared memory, as the reference has
+ * them, and the best is taken as often as experts are wanted. */
+#include "ops/gpu/gpu.h"
+
+#include <string.h>
+
+enum { THREADS = 128, MAX_EXPERTS = 2048 };
+
+typedef struct route_args {
+    gpu_rows logits, ids, weights;
+    const float *bias; /* NULL: none */
+    const int32_t *count;
+    int n, topk, groups, keep;
+    bool softmax, renormalize;
+    double scale;
+} route_args;
+
+typedef struct candidate {
+    double value;
+    int index; /* n: none */
+} candidate;
+
+/* The greater value, and the lower index of equal ones. */
+static __device__ inline candidate better(candidate a, candidate b)
+{
+    bool second = b.value > a.value || (b.value == a.value && b.index < a.index);
+    return second ? b : a;
+}
+
+/* The best of n entries that are not out; all threads get it.  NaN must not be among them. */
+static __device__ candidate block_best(const double *value, const bool *out, int n, candidate *room)
+{
+    candidate best = {-INFINITY, n};
+    for (int i = threadIdx.x; i < n; i += THREADS) {
+        candidate c = {value[i], i};
+        if (!out[i])
+            best = better(best, c);
+    }
+    for (int i = GPU_LANES / 2; i > 0; i /= 2) {
+        candidate c = {__shfl_xor_sync(0xffffffffu, best.value, i, GPU_LANES),
+                       __shfl_xor_sync(0xffffffffu, best.index, i, GPU_LANES)};
+        best = better(best, c);
+    }
+    __syncthreads();
+    if (threadIdx.x % GPU_LANES == 0)
+        room[threadIdx.x / GPU_LANES] = best;
+    __syncthreads();
+    for (int i = 0; i < THREADS / GPU_LANES; i++)
+        best = better(best, room[i]);
+    return best;
+}
+
+/* The sum of the two best of a group. */
+static __device__ double group_value(const double *choice, int n)
+{
+    double first = -INFINITY, second = -INFINITY;
+    for (int i = 0; i < n; i++) {
+        if (choice[i] > first) {
+            second = first;
+            first = choice[i];
+        } else if (choice[i] > second) {
+            second = choice[i];
+        }
+    }
+    return n > 1 ? first + second : first;
+}
+
+/* Takes all experts out but those of the best groups. */
+static __device__ void keep_groups(const route_args &a, const double *choice, double *group,
+                                   bool *group_out, bool *out, candidate *room)
+{
+    int size = a.n / a.groups;
+    for (int g = threadIdx.x; g < a.groups; g += THREADS) {
+        group[g] = group_value(choice + g * size, size);
+        group_out[g] = false;
+    }
+    for (int e = threadIdx.x; e < a.n; e += THREADS)
+        out[e] = true;
+    __syncthreads();
+    for (int i = 0; i < a.keep; i++) {
+        int g = block_best(group, group_out, a.groups, room).index;
+        if (threadIdx.x == 0)
+            group_out[g] = true;
+        for (int e = threadIdx.x; e < size; e += THREADS)
+            out[g * size + e] = false;
+        __syncthreads();
+    }
+}
+
+static __global__ void route_kernel(route_args a)
+{
+    extern __shared__ double shared[];
+    __shared__ candidate room[THREADS / GPU_LANES];
+    double *score = shared, *choice = score + a.n, *group = choice + a.n;
+    bool *out = (bool *)(group + a.groups), *group_out = out + a.n;
+    int64_t row = blockIdx.x;
+    if (row >= *a.count)
+        return;
+    const float *logits = a.logits.p + row * a.logits.stride;
+    double high = -INFINITY, total = 1;
+    if (a.softmax) {
+        for (int e = 0; e < a.n; e++)
+            high = logits[e] > high ? logits[e] : high;
+        total = 0;
+        for (int e = threadIdx.x; e < a.n; e += THREADS)
+            score[e] = exp((double)logits[e] - high);
+        __syncthreads();
+        for (int e = 0; e < a.n; e++)
+            total += score[e];
+        __syncthreads();
+    }
+    for (int e = threadIdx.x; e < a.n; e += THREADS) {
+        score[e] = a.softmax ? score[e] / total : 1 / (1 + exp(-(double)logits[e]));
+        double c = score[e] + (a.bias ? a.bias[e] : 0);
+        choice[e] = isnan(c) ? -INFINITY : c;
+        out[e] = false;
+    }
+    __syncthreads();
+    if (a.keep < a.groups)
+        keep_groups(a, choice, group, group_out, out, room);
+    int32_t *ids = (int32_t *)a.ids.p + row * a.ids.stride;
+    float *weights = a.weights.p + row * a.weights.stride;
+    double sum = 0;
+    for (int j = 0; j < a.topk; j++) {
+        int e = block_best(choice, out, a.n, room).index;
+        sum += score[e];
+        if (threadIdx.x == 0) {
+            out[e] = true;
+            ids[j] = e;
+        }
+        __syncthreads();
+    }
+    double divide = a.renormalize ? sum + 1e-20 : 1;
+    for (int j = threadIdx.x; j < a.topk; j += THREADS)
+        weights[j] = (float)(score[ids[j]] / divide * a.scale);
+}
+
+static void run(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
+{
+    (void)phase;
+    gpu_queue *q = (gpu_queue *)worker->queue;
+    fl_rows symbol = call->in[0].type.rows;
+    int64_t rows = fl_rows_now(step, symbol);
+    route_args a = {};
+    a.logits = gpu_rows_of(&call->in[0]);
+    a.ids = gpu_rows_of(&call->out[0]);
+    a.weights = gpu_rows_of(&call->out[1]);
+    a.bias = call->n_in > 1 ? (const float *)call->in[1].data : NULL;
+    a.count = gpu_count(q, symbol);
+    a.n = (int)call->in[0].type.dim[0];
+    a.topk = (int)call->attr[FL_ROUTE_TOPK].i;
+    a.groups = (int)call->attr[FL_ROUTE_GROUPS].i;
+    a.keep = (int)call->attr[FL_ROUTE_TOPK_GROUPS].i;
+    a.softmax = strcmp(call->attr[FL_ROUTE_FUNC].text, "softmax") == 0;
+    a.renormalize = call->attr[FL_ROUTE_RENORMALIZE].i != 0;
+    a.scale = call->attr[FL_ROUTE_SCALE].f;
+    size_t shared = (size_t)(2 * a.n + a.groups) * sizeof(double) + (size_t)(a.n + a.groups);
+    gpu_allow_shared(q, route_kernel, shared);
+    if (rows)
+        route_kernel<<<(unsigned)rows, THREADS, shared, q->stream>>>(a);
+    gpu_launched(q);
+}
+
+static bool fits(const fl_node_view *n)
+{
+    return n->in[0]->dim[0] <= MAX_EXPERTS;
+}
+
+static const fl_kernel kernels[] = {
+    {.op = "route", .name = "gpu", .preference = 1, .n_phases = 1, .run = run, .fits = fits}};
+extern const fl_kernel_list gpu_kernels_route = FL_KERNEL_LIST(kernels);
