@@ -6,7 +6,13 @@
  * Queries, keys and decays of TOKENS tokens at a time pass through shared memory. */
 #include "ops/gpu/gpu.h"
 
-enum { WARPS = 4, COLUMNS = 4, PARTS = GPU_LANES / COLUMNS, TOKENS = 8, THREADS = WARPS * GPU_LANES };
+enum {
+    WARPS = 4,
+    COLUMNS = 4,
+    PARTS = GPU_LANES / COLUMNS,
+    TOKENS = 8,
+    THREADS = WARPS * GPU_LANES
+};
 
 typedef struct delta_args {
     gpu_step step;

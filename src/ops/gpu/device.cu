@@ -63,8 +63,7 @@ static fl_status check(gpu *g, cudaError_t e, const char *what, fl_error *err)
         g->failed = e;
     if (g->failed == cudaSuccess)
         return FL_OK;
-    return fl_fail(err, FL_DEVICE, "%s: %s: %s", g->base.name, what,
-                   cudaGetErrorString(g->failed));
+    return fl_fail(err, FL_DEVICE, "%s: %s: %s", g->base.name, what, cudaGetErrorString(g->failed));
 }
 
 #define TRY_GPU(g, call, what, err) FL_TRY(check(g, call, what, err))
@@ -146,8 +145,8 @@ static fl_status reserve(fl_device *d, size_t bytes, const fl_limits *limits, fl
     if (g->limits.max_seqs == 0)
         g->limits.max_seqs = limits->max_rows;
     g->queue.max_context = limits->max_context;
-    g->max_pages = g->limits.max_seqs * ((limits->max_context + FL_PAGE_TOKENS - 1) /
-                                         FL_PAGE_TOKENS);
+    g->max_pages =
+        g->limits.max_seqs * ((limits->max_context + FL_PAGE_TOKENS - 1) / FL_PAGE_TOKENS);
     cudaError_t e = cudaMalloc(&p, bytes ? bytes : 1);
     if (e != cudaSuccess)
         return no_memory(g, e, bytes, "device", err);
@@ -212,13 +211,13 @@ static fl_status download(fl_device *d, void *to, const void *from, size_t row_b
                           size_t rows, fl_error *err)
 {
     gpu *g = enter(d);
-    TRY_GPU(g,
-            rows == 1 || stride == row_bytes
-                ? cudaMemcpyAsync(to, from, row_bytes * rows, cudaMemcpyDeviceToHost,
-                                  g->queue.stream)
-                : cudaMemcpy2DAsync(to, row_bytes, from, stride, row_bytes, rows,
-                                    cudaMemcpyDeviceToHost, g->queue.stream),
-            "copy to the host", err);
+    TRY_GPU(
+        g,
+        rows == 1 || stride == row_bytes
+            ? cudaMemcpyAsync(to, from, row_bytes * rows, cudaMemcpyDeviceToHost, g->queue.stream)
+            : cudaMemcpy2DAsync(to, row_bytes, from, stride, row_bytes, rows,
+                                cudaMemcpyDeviceToHost, g->queue.stream),
+        "copy to the host", err);
     return wait(d, err);
 }
 
@@ -276,8 +275,8 @@ static int32_t bucket(const gpu *g, int32_t rows)
     int32_t b = 1;
     while (b < rows)
         b = b < 4 ? 2 * b : b < 16 ? b + 4 : b < 64 ? b + 16 : b + 64;
-    int32_t most = g->limits.max_seqs < g->limits.max_logits ? g->limits.max_seqs
-                                                             : g->limits.max_logits;
+    int32_t most =
+        g->limits.max_seqs < g->limits.max_logits ? g->limits.max_seqs : g->limits.max_logits;
     return b < most ? b : most;
 }
 
@@ -392,8 +391,8 @@ static fl_status open_device(int ordinal, fl_device **out, fl_error *err)
     snprintf(g->base.name, sizeof g->base.name, "cuda:%d %.100s, %.1f GiB", ordinal, p.name,
              (double)total / (1 << 30));
     n_open++;
-    fl_status s = check(g, cudaStreamCreateWithFlags(&g->queue.stream, cudaStreamNonBlocking),
-                        "stream", err);
+    fl_status s =
+        check(g, cudaStreamCreateWithFlags(&g->queue.stream, cudaStreamNonBlocking), "stream", err);
     if (s != FL_OK) {
         close_device(&g->base);
         return s;

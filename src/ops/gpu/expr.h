@@ -59,7 +59,9 @@ static __device__ inline float expr_apply(int op, float a, float b)
 static __device__ inline float expr_operand(const fl_expr_operand &o, const float *inputs,
                                             const float *regs)
 {
-    return o.src == FL_EXPR_INPUT ? inputs[o.index] : o.src == FL_EXPR_REG ? regs[o.index] : o.value;
+    return o.src == FL_EXPR_INPUT ? inputs[o.index]
+           : o.src == FL_EXPR_REG ? regs[o.index]
+                                  : o.value;
 }
 
 static __device__ inline float expr_run(const fl_expr &e, const float *inputs)

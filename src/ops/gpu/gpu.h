@@ -25,7 +25,7 @@ extern "C" {
 #include "ops/plugin.h"
 }
 
-enum { GPU_LANES = 32 };                   /* threads that reduce together by shuffles */
+enum { GPU_LANES = 32 }; /* threads that reduce together by shuffles */
 enum { GPU_ROWS, GPU_SEQS, GPU_LOGITS, GPU_ONE, GPU_COUNTS }; /* indices into gpu_step.counts */
 
 typedef struct gpu_seq {

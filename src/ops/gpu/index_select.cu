@@ -363,9 +363,9 @@ static void scratch(const fl_node_view *n, const fl_limits *limits, size_t *per_
 {
     (void)n;
     *per_worker = 0;
-    *shared = (size_t)(row_ints(limits->max_context) *
-                       pass_rows(limits->max_context, limits->max_rows)) *
-              sizeof(int32_t);
+    *shared =
+        (size_t)(row_ints(limits->max_context) * pass_rows(limits->max_context, limits->max_rows)) *
+        sizeof(int32_t);
 }
 
 static bool fits(const fl_node_view *n)

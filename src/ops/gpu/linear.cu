@@ -29,7 +29,7 @@ template <int T, bool WHOLE, int R> static __global__ void linear_kernel(linear_
             const float *x = a.x.p + (row0 + r) * a.x.stride + k0;
             bool there = row0 + r < n_rows;
             for (int k = threadIdx.x; k < padded; k += blockDim.x)
-                xs[r * PIECE + spread<T>(k)] = there && k < len ? x[k] : 0;
+                xs[r * PIECE + spread<T>(k)] = there && k < len ? x[k] * lacking<T>() : 0;
         }
         __syncthreads();
         if (n0 < a.w.n)

@@ -245,8 +245,8 @@ template <int WIDE> static void attend(const mla_args &a, int spans, gpu_queue *
 template <int T> static void one_pass(const mla_args &a, gpu_queue *q)
 {
     dim3 by_head(gpu_blocks(a.rows, ABSORB_ROWS), (unsigned)a.heads);
-    absorb_kernel<T><<<by_head, ABSORB_THREADS, (size_t)ABSORB_ROWS * a.nope * sizeof(float),
-                       q->stream>>>(a);
+    absorb_kernel<T>
+        <<<by_head, ABSORB_THREADS, (size_t)ABSORB_ROWS * a.nope * sizeof(float), q->stream>>>(a);
     if (a.latent <= THREADS)
         attend<1>(a, a.spans, q);
     else if (a.latent <= 2 * THREADS)

@@ -3,8 +3,7 @@
 
 /* ---- embed ---- */
 
-template <int T>
-static __global__ void embed_kernel(gpu_weight table, gpu_step s, gpu_rows y)
+template <int T> static __global__ void embed_kernel(gpu_weight table, gpu_step s, gpu_rows y)
 {
     int64_t row = blockIdx.x;
     if (row >= s.counts[GPU_ROWS])

@@ -76,37 +76,40 @@ static __device__ inline float half_bits(uint32_t bits)
     return __half2float(h);
 }
 
-/* E4M3 ("fn") as a half of the same bits is 2^-8 times the number, but for NaN. */
-static __device__ inline float e4m3(uint32_t x)
+/* The bits of E4M3 ("fn") moved into a half are 2^-8 times the number, those of E2M1 2^-14 times:
+ * what decodes them multiplies with this, or the vector that they meet was. */
+template <int T> static __device__ inline float lacking(void)
 {
-    float v = half_bits((x & 0x80) << 8 | (x & 0x7f) << 7) * 256.0f;
+    return T == FL_F8_BLOCK ? 256.0f : T == FL_MXFP4 ? 16384.0f : 1.0f;
+}
+
+static __device__ inline float e4m3_low(uint32_t x)
+{
+    float v = half_bits((x & 0x80) << 8 | (x & 0x7f) << 7);
     return (x & 0x7f) == 0x7f ? __uint_as_float(0x7fc00000) : v;
 }
 
-/* 2^(x - 127 + plus), plus from 1 to 100; 255 is NaN. */
-static __device__ inline float e8m0(uint32_t x, uint32_t plus)
+/* 2^(x - 127); 255 is NaN. */
+static __device__ inline float e8m0(uint32_t x)
 {
-    uint32_t e = x + plus;
-    return x == 255   ? __uint_as_float(0x7fc00000)
-           : e >= 255 ? __uint_as_float(0x7f000000) * 2.0f
-                      : __uint_as_float(e << 23);
+    return __uint_as_float(x == 255 ? 0x7fc00000 : x == 0 ? 0x00400000 : x << 23);
 }
 
-/* What multiplies every element of a group; of MXFP4 times the 2^14 that its halves lack. */
+/* What multiplies every element of a group. */
 template <int T>
 static __device__ inline float group_scale(const gpu_weight &w, int64_t tensor, int64_t n,
                                            int64_t k)
 {
     const uint8_t *s = w.scale + tensor * w.scale_step;
     if (T == FL_MXFP4)
-        return e8m0(s[(n * w.k + k) / FL_MX_GROUP], 14);
+        return e8m0(s[(n * w.k + k) / FL_MX_GROUP]);
     if (T == FL_F8_BLOCK)
-        return ((const float *)s)[n / FL_F8_SIDE * ((w.k + FL_F8_SIDE - 1) / FL_F8_SIDE) +
-                                  k / FL_F8_SIDE];
+        return ((const float *)
+                    s)[n / FL_F8_SIDE * ((w.k + FL_F8_SIDE - 1) / FL_F8_SIDE) + k / FL_F8_SIDE];
     return 1;
 }
 
-/* Elements 4 j to 4 j + 3 of a group; not yet times the scale. */
+/* Elements 4 j to 4 j + 3 of a group; not yet times the scale, nor times what they lack. */
 template <int T> static __device__ inline void unpack4(const uint4 &raw, int j, float out[4])
 {
     const uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
@@ -123,10 +126,10 @@ template <int T> static __device__ inline void unpack4(const uint4 &raw, int j, 
             out[i] = half_bits(word[2 * j + i / 2] >> (i % 2 * 16));
     } else if (T == FL_F8_BLOCK) {
         for (int i = 0; i < 4; i++)
-            out[i] = e4m3(word[j] >> (8 * i) & 0xff);
+            out[i] = e4m3_low(word[j] >> (8 * i) & 0xff);
     } else {
         /* Nibbles i and i + 4 of a word become two halves: sign to bit 15, the rest to bits 11 to
-         * 9, which makes 2^-14 times the number. */
+         * 9. */
         for (int i = 0; i < 4; i++) {
             uint32_t t = word[j / 2] >> (4 * i);
             uint32_t two = (t << 12 & 0x80008000) | (t << 9 & 0x0e000e00);
@@ -148,9 +151,9 @@ static __device__ inline float weight_at(const gpu_weight &w, int64_t tensor, in
     if (T == FL_F16)
         return half_bits(((const uint16_t *)d)[i]);
     if (T == FL_F8_BLOCK)
-        return e4m3(d[i]) * group_scale<T>(w, tensor, n, k);
+        return e4m3_low(d[i]) * lacking<T>() * group_scale<T>(w, tensor, n, k);
     uint32_t c = d[i / 2] >> (i % 2 * 4) & 15;
-    return half_bits((c & 8) << 12 | (c & 7) << 9) * group_scale<T>(w, tensor, n, k);
+    return half_bits((c & 8) << 12 | (c & 7) << 9) * lacking<T>() * group_scale<T>(w, tensor, n, k);
 }
 
 /* The 16 bytes of the group that begins at element k of row n.  Rows that are no whole number of
@@ -187,7 +190,8 @@ template <int T> static __device__ inline int spread(int k)
 }
 
 /* Adds to acc[o][r] this lane's part of row n0 + o (below n_end) times vector r, over the elements
- * [k0, k0 + len) of both; xs: the vectors in the order of `spread`, `room` floats each. */
+ * [k0, k0 + len) of both; xs: the vectors in the order of `spread`, `room` floats each, times what
+ * the weights lack. */
 template <int T, bool WHOLE, int OUT, int R>
 static __device__ inline void dot_rows(const gpu_weight &w, int64_t tensor, int64_t n0,
                                        int64_t n_end, int64_t k0, int len, const float *xs,

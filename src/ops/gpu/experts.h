@@ -1,0 +1,126 @@
+/* What the kernels of experts share: the lists of pairs (a row and one of its experts) by expert,
+ * the sum at the end, and the division of a step into passes. */
+#ifndef FL_OPS_GPU_EXPERTS_H
+#define FL_OPS_GPU_EXPERTS_H
+
+#include "ops/gpu/weights.h"
+
+enum { Z, IDS, WEIGHTS, W1, W3, W2 };
+enum { MAX_EXPERTS = 4096, GROUP_THREADS = 1024 };
+static const int64_t EXPERTS_SCRATCH = (int64_t)256 << 20;
+
+/* The lists of one pass, in device memory. */
+typedef struct groups {
+    int32_t *n_active, *active; /* experts that have pairs */
+    int32_t *start;             /* [experts + 1] into pairs */
+    int32_t *pairs;             /* row * k + slot */
+} groups;
+
+typedef struct experts_args {
+    gpu_rows z, ids, weights, y;
+    gpu_weight w1, w3, w2;
+    const int32_t *count;
+    groups g;
+    float *hidden, *down; /* per pair of the pass */
+    int64_t row0, rows;   /* of the pass */
+    int k, n_experts;
+} experts_args;
+
+/* ---- group ---- */
+
+static __global__ void group_kernel(experts_args a)
+{
+    __shared__ int32_t n[MAX_EXPERTS], next[MAX_EXPERTS];
+    int64_t rows = *a.count - a.row0 < a.rows ? *a.count - a.row0 : a.rows;
+    int32_t n_pairs = rows > 0 ? (int32_t)rows * a.k : 0;
+    for (int e = threadIdx.x; e < a.n_experts; e += GROUP_THREADS)
+        n[e] = 0;
+    __syncthreads();
+    for (int p = threadIdx.x; p < n_pairs; p += GROUP_THREADS) {
+        int32_t e = ((int32_t *)a.ids.p)[(a.row0 + p / a.k) * a.ids.stride + p % a.k];
+        if (e >= 0 && e < a.n_experts)
+            atomicAdd(&n[e], 1);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        int32_t at = 0, active = 0;
+        for (int e = 0; e < a.n_experts; e++) {
+            next[e] = a.g.start[e] = at;
+            at += n[e];
+            if (n[e])
+                a.g.active[active++] = e;
+        }
+        a.g.start[a.n_experts] = at;
+        *a.g.n_active = active;
+    }
+    __syncthreads();
+    for (int p = threadIdx.x; p < n_pairs; p += GROUP_THREADS) {
+        int32_t e = ((int32_t *)a.ids.p)[(a.row0 + p / a.k) * a.ids.stride + p % a.k];
+        if (e >= 0 && e < a.n_experts) /* the order among an expert's pairs changes no result */
+            a.g.pairs[atomicAdd(&next[e], 1)] = p;
+    }
+}
+
+/* ---- combine ---- */
+
+static __global__ void combine_kernel(experts_args a)
+{
+    int64_t row = blockIdx.x, width = a.w2.n, at = a.row0 + row;
+    int64_t d = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
+    if (at >= *a.count || d >= width)
+        return;
+    const int32_t *ids = (const int32_t *)a.ids.p + at * a.ids.stride;
+    const float *weights = a.weights.p + at * a.weights.stride;
+    float y = 0;
+    for (int j = 0; j < a.k; j++) {
+        if (ids[j] >= 0 && ids[j] < a.n_experts)
+            y += weights[j] * a.down[(row * a.k + j) * width + d];
+    }
+    a.y.p[at * a.y.stride + d] = y;
+}
+
+/* ---- passes ---- */
+
+/* Rows of a pass. */
+static inline int64_t experts_pass_rows(int64_t k, int64_t inner, int64_t width, int64_t max_rows)
+{
+    int64_t fit = EXPERTS_SCRATCH / (k * (inner + width) * (int64_t)sizeof(float));
+    return fit < 1 ? 1 : fit < max_rows ? fit : max_rows;
+}
+
+/* The arguments of a call, but for the pass; *most: rows of a pass. */
+static inline experts_args experts_of(const fl_call *call, const gpu_queue *q, int64_t rows,
+                                      void *shared, int64_t *most)
+{
+    experts_args a = {};
+    a.z = gpu_rows_of(&call->in[Z]);
+    a.ids = gpu_rows_of(&call->in[IDS]);
+    a.weights = gpu_rows_of(&call->in[WEIGHTS]);
+    a.y = gpu_rows_of(&call->out[0]);
+    a.w1 = gpu_weight_of(&call->in[W1]);
+    a.w3 = gpu_weight_of(&call->in[W3]);
+    a.w2 = gpu_weight_of(&call->in[W2]);
+    a.count = gpu_count(q, call->in[Z].type.rows);
+    a.k = (int)call->in[IDS].type.dim[0];
+    a.n_experts = call->in[W1].type.n_tensors;
+    *most = experts_pass_rows(a.k, a.w1.n, a.w2.n, rows);
+    int32_t *ints = (int32_t *)shared;
+    a.g.n_active = ints;
+    a.g.active = ints + 1;
+    a.g.start = a.g.active + a.n_experts;
+    a.g.pairs = a.g.start + a.n_experts + 1;
+    a.hidden = (float *)(a.g.pairs + *most * a.k);
+    a.down = a.hidden + *most * a.k * a.w1.n;
+    return a;
+}
+
+static inline void experts_scratch(const fl_node_view *n, const fl_limits *limits,
+                                   size_t *per_worker, size_t *shared)
+{
+    int64_t k = n->in[IDS]->dim[0], inner = n->in[W1]->dim[0], width = n->in[W1]->dim[1];
+    int64_t most = experts_pass_rows(k, inner, width, limits->max_rows);
+    *per_worker = 0;
+    *shared = (size_t)(2 + 2 * n->in[W1]->n_tensors + most * k * (1 + inner + width)) * 4;
+}
+
+#endif
