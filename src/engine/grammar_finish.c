@@ -63,8 +63,8 @@ void fl_grammar_live(fl_grammar *g, int32_t rule)
         r->start = fl_grammar_node(g, rule);
 }
 
-/* Frames for the rule that edge e calls: a call with nothing left to do behind it takes the place of
- * its caller. */
+/* Frames for the rule that edge e calls: a call with nothing left to do behind it takes the place
+ * of its caller. */
 static int call_need(const fl_grammar *g, const fl_edge *e)
 {
     int inner = g->nodes.data[g->rules.data[e->arg].start].need;

@@ -265,6 +265,8 @@ void fl_answer_free(fl_job *j)
     }
     fl_free(j->choices);
     j->choices = NULL;
+    fl_matcher_destroy(j->matcher);
+    j->matcher = NULL;
     fl_vec_free(&j->prompt);
     fl_vec_free(&j->chunk);
 }

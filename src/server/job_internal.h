@@ -124,6 +124,7 @@ struct fl_job {
     bool prepared;
     fl_request *request; /* alive in the engine */
     fl_choice *choices;  /* [params.n] */
+    fl_matcher *matcher; /* what the answers are held to; NULL: they are free */
     fl_buf chunk;        /* events under construction */
     int64_t n_cached, sequence;
     bool opened; /* the dialect has begun its stream */
@@ -155,6 +156,9 @@ bool fl_sampling_read(const fl_json *o, bool chat, fl_params *p, fl_refusal *r);
 bool fl_prompt_make(fl_job *j, fl_buf *text, fl_refusal *r);
 /* And readies the choices. */
 bool fl_prompt_prepare(fl_job *j, fl_refusal *r);
+
+/* form.c: readies the matcher when the options bind the answers. */
+bool fl_form_prepare(fl_job *j, const fl_chat_options *o, fl_refusal *r);
 
 /* answer.c: from tokens to items. */
 void fl_answer_token(void *job, const fl_token_event *e);

@@ -32,7 +32,11 @@ static bool usage(const fl_job *j, fl_buf *b)
 
 static const char *reason(const fl_choice *c)
 {
-    return c->end == FL_END_CALLS ? "tool_calls" : c->end == FL_END_LENGTH ? "length" : "stop";
+    /* A call that was forced by name is no choice of the model's: as OpenAI has it. */
+    bool named = fl_json_is(c->job->params.tool_choice, FL_JSON_OBJECT);
+    return c->end == FL_END_CALLS && !named ? "tool_calls"
+           : c->end == FL_END_LENGTH        ? "length"
+                                            : "stop";
 }
 
 /* "index", and after the choice's own members: logprobs, finish_reason. */

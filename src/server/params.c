@@ -73,9 +73,8 @@ static bool read_format(const fl_json *o, fl_params *p, fl_refusal *r)
         return false;
     if (!format || (type && strcmp(type, "text") == 0))
         return true;
-    (void)p;
-    return fl_refuse(r, 400, "unsupported_parameter", "response_format",
-                     "response_format other than {\"type\": \"text\"} is not supported");
+    p->format = format; /* the chat format refuses other types */
+    return true;
 }
 
 static bool read_tools(const fl_json *o, fl_params *p, fl_refusal *r)
@@ -88,15 +87,13 @@ static bool read_tools(const fl_json *o, fl_params *p, fl_refusal *r)
     p->one_call = !parallel;
     if (!p->tool_choice)
         return true;
-    if (!fl_json_is(p->tool_choice, FL_JSON_STRING))
-        return fl_refuse(r, 400, "unsupported_parameter", "tool_choice",
-                         "tool_choice must be \"auto\", \"none\" or \"required\"; a named "
-                         "function is not supported");
+    if (fl_json_is(p->tool_choice, FL_JSON_OBJECT)) /* the chat format looks for its function */
+        return true;
     if (fl_is_text(p->tool_choice, "auto") || fl_is_text(p->tool_choice, "none"))
         return true;
     if (!fl_is_text(p->tool_choice, "required"))
         return fl_refuse(r, 400, "invalid_value", "tool_choice",
-                         "tool_choice must be \"auto\", \"none\" or \"required\"");
+                         "tool_choice must be \"auto\", \"none\", \"required\" or name a function");
     return (p->tools && fl_json_size(p->tools)) ||
            fl_refuse(r, 400, "invalid_value", "tool_choice",
                      "tool_choice is \"required\" and there are no tools");

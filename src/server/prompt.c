@@ -38,18 +38,24 @@ static bool refuse_chat(fl_refusal *r, const fl_error *err)
     return false;
 }
 
-bool fl_prompt_make(fl_job *j, fl_buf *text, fl_refusal *r)
+static fl_chat_options chat_options(const fl_params *p)
 {
-    const fl_params *p = &j->params;
-    fl_error err = {0};
-    if (p->messages) {
-        fl_chat_options o = {.messages = p->messages,
+    return (fl_chat_options){.messages = p->messages,
                              .tools = p->tools,
                              .tool_choice = p->tool_choice,
                              .response_format = p->format,
                              .effort = p->effort,
                              .thinking = p->thinking,
-                             .generation_prompt = true};
+                             .generation_prompt = true,
+                             .one_call = p->one_call};
+}
+
+bool fl_prompt_make(fl_job *j, fl_buf *text, fl_refusal *r)
+{
+    const fl_params *p = &j->params;
+    fl_error err = {0};
+    if (p->messages) {
+        fl_chat_options o = chat_options(p);
         fl_status s = fl_chat_render(j->server->model, &o, text, text ? NULL : &j->prompt, &err);
         return s == FL_OK || refuse_chat(r, &err);
     }
@@ -95,7 +101,9 @@ bool fl_prompt_prepare(fl_job *j, fl_refusal *r)
 {
     fl_error err = {0};
     const fl_params *p = &j->params;
-    if (!fl_prompt_make(j, NULL, r) || !check_fit(j, r))
+    fl_chat_options o = chat_options(p);
+    if (!fl_prompt_make(j, NULL, r) || !check_fit(j, r) ||
+        (p->messages && !fl_form_prepare(j, &o, r)))
         return false;
     j->choices = fl_calloc((size_t)p->n, sizeof *j->choices);
     if (!j->choices)

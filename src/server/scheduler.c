@@ -127,6 +127,8 @@ static fl_status submit(fl_job *j, fl_error *err)
     p.stop_ids = stop.data;
     p.n_stop = stop.n;
     p.sampling = j->params.sampling;
+    p.mask = j->matcher ? fl_matcher_mask : NULL;
+    p.mask_ctx = j->matcher;
     p.on_token = fl_answer_token;
     p.ctx = j;
     p.client = j->client;

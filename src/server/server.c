@@ -139,6 +139,7 @@ void fl_server_stop(fl_server *s)
     if (s->has_scheduler)
         pthread_join(s->scheduler, NULL);
     fl_watch_stop(s);
+    fl_forms_free(s);
     fl_keys_free(s);
     fl_vec_free(&s->tls_cert);
     fl_vec_free(&s->tls_key);

@@ -5,7 +5,7 @@
 #ifndef FL_SERVER_INTERNAL_H
 #define FL_SERVER_INTERNAL_H
 
-#include "model/chat.h"
+#include "engine/constraint.h"
 #include "server/server.h"
 
 #include <pthread.h>
@@ -86,11 +86,22 @@ typedef struct fl_counters {
     fl_histogram h[FL_H_COUNT];
 } fl_counters;
 
+/* A grammar and the text that it was made from. */
+enum { FL_KEPT_FORMS = 32 };
+typedef struct fl_kept_form {
+    fl_buf key;
+    fl_grammar *grammar;
+    uint64_t used; /* when: a count of uses */
+} fl_kept_form;
+
 struct fl_server {
     fl_server_options options;
     fl_model *model;
     fl_engine *engine;
     const fl_tokenizer *tokenizer;
+    fl_token_trie *trie; /* NULL until it is needed */
+    fl_kept_form forms[FL_KEPT_FORMS];
+    uint64_t forms_used;
     FL_VEC(fl_key) keys;
     fl_buf tls_key, tls_cert;
     int64_t started; /* Unix time */
@@ -135,6 +146,9 @@ void fl_http_stop(fl_server *s);
 
 /* pages.c: what is asked for with GET. */
 bool fl_page(fl_server *s, const char *path, fl_buf *out, const char **type, int *http);
+
+/* form.c */
+void fl_forms_free(fl_server *s);
 
 /* metrics.c */
 void fl_observe(fl_server *s, fl_histogram_id which, double value); /* takes the lock */

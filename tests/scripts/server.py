@@ -73,7 +73,7 @@ def test_errors_name_the_parameter(s):
                                   ({"stop": 1}, "stop", 400), ({"model": "x"}, "model", 404),
                                   ({"max_tokens": 5000}, "messages", 400),
                                   ({"top_logprobs": 2}, "top_logprobs", 400), ({"echo": True}, "echo", 400),
-                                  ({"response_format": {"type": "json_object"}},
+                                  ({"response_format": {"type": "json"}},
                                    "response_format", 400)]:
         error = s.post(ask("x", **change), status=status)["error"]
         assert error["param"] == param and error["message"] and error["code"], error
