@@ -179,6 +179,7 @@ typedef struct parser_call {
     bool thinking;
     const int32_t *ids;
     size_t n;
+    const fl_json *tools;
 } parser_call;
 
 static int run_create(lua_State *L)
@@ -282,6 +283,26 @@ static fl_status run_parser(parser_call *c, lua_CFunction fn, fl_error *err)
     fl_status status = fl_host_run(c->p->m->definition.host, &task, fn, c, err);
     c->p->broken = status != FL_OK || fn == run_end;
     return status;
+}
+
+/* Calls the parser's function `tools`, if it has one. */
+static int run_tools(lua_State *L)
+{
+    const parser_call *c = lua_touserdata(L, 1);
+    fl_lua_push_loan(L);
+    lua_rawgeti(L, LUA_REGISTRYINDEX, c->p->state);
+    if (lua_getfield(L, -1, "tools") == LUA_TNIL)
+        return 0;
+    fl_lua_push_json(L, c->tools, 2);
+    lua_call(L, 1, 0);
+    return 0;
+}
+
+fl_status fl_chat_parser_tools(fl_chat_parser *p, const fl_json *tools, fl_error *err)
+{
+    if (!fl_json_is(tools, FL_JSON_ARRAY))
+        return FL_OK;
+    return run_parser(&(parser_call){.p = p, .tools = tools}, run_tools, err);
 }
 
 fl_status fl_chat_parser_feed(fl_chat_parser *p, const int32_t *ids, size_t n, fl_error *err)

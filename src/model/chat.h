@@ -107,6 +107,10 @@ typedef void (*fl_chat_sink)(void *ctx, const fl_chat_event *event);
 typedef struct fl_chat_parser fl_chat_parser;
 FL_MUST_CHECK fl_status fl_chat_parser_create(fl_model *m, bool thinking, fl_chat_sink sink,
                                               void *ctx, fl_chat_parser **out, fl_error *err);
+/* Tells the parser the tools of the request, before it is fed: a format that writes arguments
+ * without their types needs the schemas.  tools: an OpenAI tools array, or NULL; not kept. */
+FL_MUST_CHECK fl_status fl_chat_parser_tools(fl_chat_parser *p, const fl_json *tools,
+                                             fl_error *err);
 FL_MUST_CHECK fl_status fl_chat_parser_feed(fl_chat_parser *p, const int32_t *ids, size_t n,
                                             fl_error *err);
 FL_MUST_CHECK fl_status fl_chat_parser_end(fl_chat_parser *p, fl_error *err);

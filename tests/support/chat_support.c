@@ -40,6 +40,8 @@ void parse_answer(fl_model *m, bool thinking, const fl_ids *ids, int cut, rng *r
     h->kind = h->index = -1;
     if (fl_chat_parser_create(m, thinking, hear, h, &p, &e) != FL_OK)
         fail_msg("%s", e.message);
+    if (fl_chat_parser_tools(p, h->tools, &e) != FL_OK)
+        fail_msg("%s", e.message);
     for (size_t i = 0, n; i < ids->n; i += n) {
         n = ids->n - i;
         if (cut == CUT_SINGLE)

@@ -7,8 +7,9 @@
 #include "support/rng.h"
 
 typedef struct heard {
-    fl_buf log;      /* terminated */
-    int kind, index; /* of the last event; -1: none */
+    fl_buf log;           /* terminated */
+    int kind, index;      /* of the last event; -1: none */
+    const fl_json *tools; /* what the parser is told; NULL: nothing */
 } heard;
 
 void heard_free(heard *h);
