@@ -127,4 +127,33 @@ local function render(o, out)
   w.finish()
 end
 
-return { render = render, parser = include("deepseek_parser") }
+-- ---- the form of an answer ----
+
+local function form(o, f)
+  local tools, must, single = openai.callable(o)
+  local document, ways = openai.document(o, f), {}
+
+  local function tag(before, text)
+    return f.seq{ f.text(before), f.marker("｜DSML｜"), f.text(text) }
+  end
+
+  local function argument(value, key)
+    local function as(is_string, way)
+      return f.seq{ tag("<", ('parameter name="%s" string="%s">'):format(key, is_string)), way }
+    end
+    return f.seq{ f.alt{ as("true", f.raw(value)), as("false", openai.other_value(f, value)) },
+      tag("</", "parameter>\n") }
+  end
+
+  for _, tool in ipairs(tools) do
+    table.insert(ways, f.seq{ tag("<", ('invoke name="%s">\n'):format(tool.name)),
+      openai.each_argument(f, tool, argument), tag("</", "invoke>\n") })
+  end
+  local one = #ways > 0 and f.alt(ways)
+  local calls = one and f.seq{ tag("\n\n<", "function_calls>\n"), one, single and f.seq{} or f.many(one),
+    tag("</", "function_calls>") }
+  local answer = openai.answer(f, document, calls, must)
+  return o.thinking and f.seq{ f.any(), f.marker("</think>"), answer } or answer
+end
+
+return { render = render, parser = include("deepseek_parser"), form = form }

@@ -4,7 +4,10 @@
 -- the attention turns the last ones of its heads in interleaved pairs.
 
 local read_config, build = include("dsa_config"), include("dsa")
-local model = { name = "deepseek_v32" }
+local model = {
+  name = "deepseek_v32", stop = { "<｜end▁of▁sentence｜>" },
+  tokenizer = { kind = "hf", file = "tokenizer.json" }, chat = include("deepseek_chat"),
+}
 
 function model.match(config)
   return config:string("model_type", "") == "deepseek_v32"

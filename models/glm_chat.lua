@@ -5,7 +5,7 @@
 -- tools' schemas.  From GLM-5.2 on a line says how much to think and turns without thinking have an
 -- empty thought; that release shares indexers between layers, which tells it from the ones before.
 
-local openai, prompt = include("openai"), include("prompt")
+local openai, prompt, parser = include("openai"), include("prompt"), include("glm_parser")
 
 local MARKERS = { "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>" }
 local TOOLS = "\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
@@ -78,7 +78,6 @@ end
 local function render(o, out, later)
   local w = prompt.writer(out, MARKERS)
   local tools, last_user = prompt.tools(o), prompt.last_user(o.messages)
-  if prompt.schema(o.response_format) then refuse("this chat format has no words for a schema") end
   w.marker("[gMASK]")
   w.marker("<sop>")
   if later and o.thinking then
@@ -111,6 +110,27 @@ local function render(o, out, later)
   w.finish()
 end
 
+-- ---- the form of an answer ----
+
+local function form(o, f)
+  local tools, must, single = openai.callable(o)
+  local document, ways = openai.document(o, f), {}
+
+  local function argument(value, key)
+    return f.seq{ f.marker("<arg_key>"), f.text(key), f.marker("</arg_key>"), f.marker("<arg_value>"),
+      f.alt{ f.raw(value), openai.other_value(f, value) }, f.marker("</arg_value>") }
+  end
+
+  for _, tool in ipairs(tools) do
+    table.insert(ways, f.seq{ f.marker("<tool_call>"), f.text(tool.name),
+      openai.each_argument(f, tool, argument), f.marker("</tool_call>") })
+  end
+  local one = #ways > 0 and f.alt(ways)
+  local calls = one and f.seq{ one, single and f.seq{} or f.many(one) }
+  local answer = openai.answer(f, document, calls, must)
+  return o.thinking and f.seq{ f.any(), f.marker("</think>"), answer } or answer
+end
+
 local function shares_indexers(config)
   for _, kind in ipairs(config:strings("indexer_types", {})) do
     if kind == "shared" then return true end
@@ -120,5 +140,6 @@ end
 
 return function(config)
   local later = shares_indexers(config)
-  return { render = function(o, out) render(o, out, later) end, parser = include("glm_parser") }
+  local function render_one(o, out) render(o, out, later) end
+  return { render = render_one, parser = parser, form = form }
 end

@@ -4,7 +4,10 @@
 -- last layer that has one looked.
 
 local read_config, build = include("dsa_config"), include("dsa")
-local model = { name = "glm_moe_dsa" }
+local model = {
+  name = "glm_moe_dsa", stop = { "<|endoftext|>", "<|user|>", "<|observation|>" },
+  tokenizer = { kind = "hf", file = "tokenizer.json" }, chat = include("glm_chat"),
+}
 
 function model.match(config)
   return config:string("model_type", "") == "glm_moe_dsa"

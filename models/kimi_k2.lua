@@ -106,13 +106,10 @@ local function form(o, f)
       f.json{ schema = tool.parameters, type = "object", name = tool.name, lenient = not tool.strict },
       f.marker("<|tool_call_end|>") })
   end
-  if #ways == 0 then return document or f.any() end
-  local one = f.alt(ways)
-  local calls = f.seq{ f.marker("<|tool_calls_section_begin|>"), one, single and f.seq{} or f.many(one),
-    f.marker("<|tool_calls_section_end|>") }
-  if must then return calls end
-  if document then return f.alt{ document, calls } end
-  return f.seq{ f.any(), f.alt{ calls, f.seq{} } }
+  local one = #ways > 0 and f.alt(ways)
+  local calls = one and f.seq{ f.marker("<|tool_calls_section_begin|>"), one,
+    single and f.seq{} or f.many(one), f.marker("<|tool_calls_section_end|>") }
+  return openai.answer(f, document, calls, must)
 end
 
 return { render = render, parser = parser, form = form }

@@ -109,6 +109,15 @@ function openai.document(o, form)
   return form.json{ schema = schema, name = "schema" }
 end
 
+-- The form of an answer that is a document, or calls, or text that calls may follow.  calls: nil when
+-- no tool may be called.
+function openai.answer(form, document, calls, must)
+  if not calls then return document or form.any() end
+  if must then return calls end
+  if document then return form.alt{ document, calls } end
+  return form.seq{ form.any(), form.alt{ calls, form.seq{} } }
+end
+
 -- The parameters of a tool one by one, as a list of { key, schema, required }, or nil when its
 -- schema says more than a plain list of properties.
 function openai.parameters(tool)
@@ -132,6 +141,34 @@ function openai.parameters(tool)
   end
   for _ in pairs(needed) do return nil end -- required and not declared
   return list
+end
+
+-- The forms of a tool's arguments one after the other, for a format that has no other way to write
+-- them.  argument(value, key): the form of one, value being what form.json and form.raw take.
+function openai.each_argument(form, tool, argument)
+  local list, parts = openai.parameters(tool), {}
+  if not list then
+    refuse("the parameters of tool %s are no plain list of properties; this chat format cannot bind them",
+      tool.name)
+  end
+  for _, p in ipairs(list) do
+    local one = argument({ schema = p.schema, root = tool.parameters, name = p.key, lenient = not tool.strict },
+      p.key)
+    table.insert(parts, p.required and one or form.alt{ one, form.seq{} })
+  end
+  return form.seq(parts)
+end
+
+local OTHERS = { "number", "boolean", "null", "object", "array" }
+
+-- A value that is not a string, of any type that its schema allows.
+function openai.other_value(form, value)
+  local ways = {}
+  for _, type in ipairs(OTHERS) do
+    table.insert(ways, form.json{ schema = value.schema, root = value.root, type = type, name = value.name,
+      lenient = value.lenient })
+  end
+  return form.alt(ways)
 end
 
 return openai

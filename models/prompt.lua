@@ -86,13 +86,10 @@ function prompt.arguments(call, f)
   if not good then refuse("%s.function.arguments is not JSON: %s", call.where, why) end
 end
 
--- What a format without words for it does with tool_choice: "none" hides the tools.
+-- The tools that a prompt shows; tool_choice "none" hides them.  A forced call has no words here: the
+-- form of the answer sees to it.
 function prompt.tools(o)
-  local choice = o.tool_choice
-  if choice ~= nil and choice ~= "auto" and choice ~= "none" then
-    refuse('this chat format knows tool_choice "auto" and "none" only')
-  end
-  return choice ~= "none" and o.tools and #o.tools > 0 and o.tools or nil
+  return o.tool_choice ~= "none" and o.tools and #o.tools > 0 and o.tools or nil
 end
 
 -- The description of a tool: its member `function`.

@@ -111,8 +111,10 @@ bool fl_prompt_prepare(fl_job *j, fl_refusal *r)
     for (int i = 0; i < p->n; i++) {
         fl_choice *c = &j->choices[i];
         *c = (fl_choice){.job = j, .index = i, .stop = -1};
-        if (j->dialect->chat && fl_chat_parser_create(j->server->model, p->thinking, fl_answer_sink,
-                                                      c, &c->parser, &err) != FL_OK)
+        if (j->dialect->chat &&
+            (fl_chat_parser_create(j->server->model, p->thinking, fl_answer_sink, c, &c->parser,
+                                   &err) != FL_OK ||
+             fl_chat_parser_tools(c->parser, p->tools, &err) != FL_OK))
             return fl_refuse_error(r, &err);
     }
     return true;

@@ -1,9 +1,11 @@
+#define _GNU_SOURCE
 #include "support/chat_support.h"
 
 #include "support/cmocka_all.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 void heard_free(heard *h)
 {
@@ -66,4 +68,34 @@ void encode(fl_model *m, const char *text, fl_ids *ids)
     if (fl_model_tokenizer(m, &t, &e) != FL_OK ||
         fl_tokenizer_encode(t, text, strlen(text), true, ids, &e) != FL_OK)
         fail_msg("%s", e.message);
+}
+
+void chat_format_open(chat_format *t, const char *kind, const char *chat, const char *config)
+{
+    static const char header[] =
+        "{\"embed\":{\"dtype\":\"F32\",\"shape\":[1500,2],\"data_offsets\":[0,12000]}}     ";
+    _Static_assert((sizeof header - 1) % 8 == 0, "the data must be aligned");
+    char path[512], text[1024];
+    folder_make(&t->f);
+    snprintf(path, sizeof path, "%s/tokenizers/%s/tokenizer.json", FL_TEST_DATA, kind);
+    assert_int_equal(symlink(path, folder_file(&t->f, "tokenizer.json")), 0);
+    folder_text(&t->f, "config.json", config);
+    folder_shard(&t->f, "model.safetensors", header, 12000);
+    snprintf(text, sizeof text,
+             "return { name = 'test', stop = { '<|endoftext|>', '<|user|>', "
+             "'<｜end▁of▁sentence｜>' }, tokenizer = { kind = 'hf', file = 'tokenizer.json' },\n"
+             "chat = %s, build = function(g) g:at('here', 'part')\n"
+             "g:output(g.gather_logits{ g.linear{ g.embed{ g:weight('embed', {1500, 2}) }, "
+             "g:weight('embed', {1500, 2}) } }) end }",
+             chat);
+    folder_text(&t->f, "test.lua", text);
+    snprintf(path, sizeof path, "%s", folder_file(&t->f, "test.lua"));
+    fl_model_options options = {.definition = path, .models_dir = FL_MODELS};
+    model_open(&t->o, t->f.path, &options);
+}
+
+void chat_format_close(chat_format *t)
+{
+    model_close(&t->o);
+    folder_remove(&t->f);
 }

@@ -22,4 +22,13 @@ void parse_answer(fl_model *m, bool thinking, const fl_ids *ids, int cut, rng *r
 /* Appends the ids of text, with the names of special tokens as those. */
 void encode(fl_model *m, const char *text, fl_ids *ids);
 
+/* A model of one table with a chat format: the tokenizer is tests/data/tokenizers/`kind`, the
+ * format what `chat` evaluates to in Lua, config the text of config.json. */
+typedef struct chat_format {
+    folder f;
+    opened o;
+} chat_format;
+void chat_format_open(chat_format *t, const char *kind, const char *chat, const char *config);
+void chat_format_close(chat_format *t);
+
 #endif

@@ -27,7 +27,7 @@ bool writer_allows(const writer *w, int32_t id)
     return w->allowed[id / 32] >> id % 32 & 1;
 }
 
-/* A token among the allowed: any, or a control token or one that begins with a closing character.
+/* A token among the allowed: any, or a control token or one that begins as closing things do.
  */
 static int32_t pick(writer *w, rng *dice, bool closing)
 {
@@ -45,7 +45,7 @@ static int32_t pick(writer *w, rng *dice, bool closing)
             return id;
         any = id;
         if ((fl_tokenizer_is_special(w->tokenizer, id) ||
-             (text.len && memchr("\"]}", text.data[0], 3))) &&
+             (text.len && memchr("\"]}/", text.data[0], 4))) &&
             rng_one_in(dice, ++closers))
             chosen = id; /* each with the same chance */
     }

@@ -132,6 +132,7 @@ static void check_answers(bench *b, bool thinking, const char *tools, const char
         answer a = {.tools = t};
         fl_chat_parser *p;
         assert_int_equal(fl_chat_parser_create(b->o.m, thinking, listen, &a, &p, &e), FL_OK);
+        assert_int_equal(fl_chat_parser_tools(p, t, &e), FL_OK);
         assert_int_equal(fl_chat_parser_feed(p, ids.data, ids.n, &e), FL_OK);
         assert_int_equal(fl_chat_parser_end(p, &e), FL_OK);
         fl_chat_parser_destroy(p);
@@ -168,9 +169,9 @@ static void check_answers(bench *b, bool thinking, const char *tools, const char
 #define FORMAT                                                                                     \
     "{\"type\": \"json_schema\", \"json_schema\": {\"name\": \"x\", \"schema\": " SCHEMA "}}"
 
-static void check_format(bench *b, bool thinking)
+/* all: the tools, WEATHER and PLACE among them. */
+static void check_format(bench *b, bool thinking, const char *all)
 {
-    static const char all[] = "[" WEATHER ", " PLACE ", " ANY_OF "]";
     static const char named[] = "{\"type\": \"function\", \"function\": {\"name\": \"place\"}}";
     check_answers(b, thinking, NULL, NULL, "{\"type\": \"json_object\"}", false, DOCUMENT);
     check_answers(b, thinking, NULL, NULL, FORMAT, false, DOCUMENT);
@@ -182,13 +183,15 @@ static void check_format(bench *b, bool thinking)
     check_answers(b, thinking, all, NULL, FORMAT, false, CALLS_OR_DOCUMENT);
 }
 
+#define ALL "[" WEATHER ", " PLACE ", " ANY_OF "]"
+
 static void test_tags(void **state)
 {
     (void)state;
     bench b;
     bench_open(&b, FL_TINY_MODEL, "<|end_of_msg|>");
-    check_format(&b, true);
-    check_format(&b, false);
+    check_format(&b, true, ALL);
+    check_format(&b, false, ALL);
     bench_close(&b);
 }
 
@@ -205,9 +208,39 @@ static void test_sections(void **state)
                "\"293\": {\"content\": \"<|tool_call_argument_begin|>\"},"
                "\"294\": {\"content\": \"<|tool_call_end|>\"}, \"298\": {");
     bench_open(&b, f.path, "<|im_end|>");
-    check_format(&b, false);
+    check_format(&b, false, ALL);
     bench_close(&b);
     folder_remove(&f);
+}
+
+/* Formats that write arguments one by one, and have no other way. */
+static void test_whole_strings(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *kind, *chat, *stop;
+    } formats[] = {{"splits", "include('deepseek_chat')", "<｜end▁of▁sentence｜>"},
+                   {"single", "include('glm_chat')", "<|user|>"}};
+    for (int i = 0; i < 2; i++) {
+        chat_format t;
+        bench b;
+        fl_error e = {0};
+        chat_format_open(&t, formats[i].kind, formats[i].chat, "{}");
+        b.o = t.o;
+        assert_int_equal(fl_model_tokenizer(b.o.m, &b.tokenizer, &e), FL_OK);
+        writer_open(&b.w, b.tokenizer, fl_tokenizer_special(b.tokenizer, formats[i].stop));
+        check_format(&b, true, "[" WEATHER ", " PLACE "]");
+        check_format(&b, false, "[" WEATHER ", " PLACE "]");
+        fl_json *m = parse("[]"), *tools = parse("[" ANY_OF "]"), *must = parse("\"required\"");
+        fl_chat_options o = {.messages = m, .tools = tools, .tool_choice = must};
+        fl_form *form;
+        assert_failed(fl_chat_form(b.o.m, &o, &form, &e), FL_ARGUMENT, &e, "no plain list");
+        fl_json_free(m);
+        fl_json_free(tools);
+        fl_json_free(must);
+        writer_close(&b.w);
+        chat_format_close(&t);
+    }
 }
 
 static void test_free_and_refused(void **state)
@@ -250,6 +283,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tags),
         cmocka_unit_test(test_sections),
+        cmocka_unit_test(test_whole_strings),
         cmocka_unit_test(test_free_and_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
