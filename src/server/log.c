@@ -33,6 +33,7 @@ static bool put_echo(fl_buf *b, const fl_json *body, const char *name)
     return ok;
 }
 
+/* How the answer ended; one that was whole stays so when its reader hangs up at once. */
 static const char *how(const fl_job *j)
 {
     if (j->code)
@@ -43,8 +44,7 @@ static const char *how(const fl_job *j)
                                        [FL_END_STOP] = "stop",
                                        [FL_END_LENGTH] = "length",
                                        [FL_END_CALLS] = "tool_calls"};
-    bool whole = j->choices && j->ended; /* written by this thread only */
-    return whole && !atomic_load(&j->dead) ? ends[j->choices[0].end] : "abort";
+    return ends[j->choices && j->ended ? j->choices[0].end : FL_END_NONE];
 }
 
 static long long ms(double from, double to)
