@@ -321,20 +321,19 @@ def golden(model, n, r, tries=400):
     return out, margin.min().item(), attempt + 1
 
 
-def make(out, name, seed):
-    cls, config, what = MODELS[name]
-    folder = os.path.join(out, name)
+def make(folder, model, seed, lengths=LENGTHS):
+    cls, config, what = model
     os.makedirs(os.path.join(folder, "golden"), exist_ok=True)
     make_checkpoint(folder, cls(**config), seed)
     change(folder, what, exact=cls is V32)
     model, r = load(folder), random.Random(seed)
-    for n in LENGTHS:
+    for n in lengths:
         tensors, margin, tries = golden(model, n, r)
         path = os.path.join(folder, "golden", f"t{n}.safetensors")
         save_file(tensors, path)
         os.chmod(path, 0o644)
         sizes = [round(x.pow(2).mean().sqrt().item(), 2) for x in tensors["layers"]]
-        print(f"{name} {n}: narrowest decision {margin:.1e} after {tries} texts, stream {sizes}, "
+        print(f"{folder} {n}: narrowest decision {margin:.1e} after {tries} texts, stream {sizes}, "
               f"logits {tensors['logits'].std():.2f}")
 
 
@@ -345,7 +344,7 @@ def main():
     p.add_argument("--seed", type=int, default=1)
     args = p.parse_args()
     for name in args.names:
-        make(args.out, name, args.seed)
+        make(os.path.join(args.out, name), MODELS[name], args.seed)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,10 @@
  * (tools/make_oracles.py): logits, layers and every row of every selection, at 1, 100 and 700
  * tokens, in one step, in steps of 64 and 128 rows, and token by token. */
 #define _GNU_SOURCE
+#include "base/mem.h"
+#include "ops/ops.h"
 #include "support/cmocka_all.h"
+#include "support/collect.h"
 #include "support/golden.h"
 #include "support/open_model.h"
 
@@ -47,6 +50,77 @@ static void test_model(void **state)
     check(model, 64, GOLDEN_WHOLE);
     check(model, 128, GOLDEN_WHOLE);
     check(model, 64, GOLDEN_BY_TOKEN);
+}
+
+/* ---- all is selected while it fits ---- */
+
+typedef struct rows {
+    float *data;
+    int64_t vocab, n;
+} rows;
+
+static void keep_rows(void *ctx, int64_t pos, int32_t n, const float *logits)
+{
+    rows *r = ctx;
+    memcpy(r->data + pos * r->vocab, logits, (size_t)(n * r->vocab) * sizeof *logits);
+    r->n += n;
+}
+
+/* The logits of the first n tokens of the t100 text, with the indexers or without. */
+static rows first_rows(const char *model, bool dense, int64_t n)
+{
+    char dir[512];
+    snprintf(dir, sizeof dir, "%s/%s", FL_TEST_DATA, model);
+    fl_engine_options o = fl_engine_options_default();
+    fl_model_options mo = {.dense = dense};
+    fl_checkpoint *ck;
+    fl_model *m;
+    fl_engine *e;
+    fl_request *r;
+    fl_safetensors *file;
+    fl_error err;
+    if (fl_checkpoint_open(dir, FL_OPEN_DATA, &ck, &err) != FL_OK ||
+        fl_model_open(ck, fl_ops_registry(), &mo, &m, &err) != FL_OK ||
+        fl_engine_create(m, &o, &e, &err) != FL_OK ||
+        fl_safetensors_open(golden_file(model, 100), &file, &err) != FL_OK)
+        fail_msg("%s", err.message);
+    rows all = {.vocab = fl_graph_vocab(fl_model_graph(m))};
+    all.data = fl_calloc((size_t)(n * all.vocab), sizeof *all.data);
+    assert_non_null(all.data);
+    fl_request_params p = fl_request_params_default();
+    p.prompt = fl_safetensors_find(file, "ids")->data;
+    p.n_prompt = n;
+    p.on_rows = keep_rows;
+    p.rows_ctx = &all;
+    assert_int_equal(fl_engine_submit(e, &p, &r, &err), FL_OK);
+    run_all(e);
+    assert_int_equal(all.n, n);
+    fl_safetensors_close(file);
+    fl_engine_destroy(e);
+    fl_model_close(m);
+    fl_checkpoint_close(ck);
+    return all;
+}
+
+/* Bit for bit the same as without a selection as long as it selects everything, and from the next
+ * token on not. */
+static void test_selecting_everything(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model;
+        int64_t topk;
+    } cases[] = {{"deepseek_v32/groups", 48}, {"glm_moe_dsa/list", 37}, {"deepseek_v32/fp8", 64}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int64_t k = cases[i].topk;
+        rows sparse = first_rows(cases[i].model, false, k + 1);
+        rows dense = first_rows(cases[i].model, true, k + 1);
+        size_t row = (size_t)sparse.vocab * sizeof(float);
+        assert_memory_equal(sparse.data, dense.data, (size_t)k * row);
+        assert_memory_not_equal(sparse.data + k * sparse.vocab, dense.data + k * sparse.vocab, row);
+        fl_free(sparse.data);
+        fl_free(dense.data);
+    }
 }
 
 /* ---- what must not pass ----
@@ -113,9 +187,10 @@ static void test_differences_are_seen(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[N_MODELS + 1];
+    struct CMUnitTest tests[N_MODELS + 2];
     for (int i = 0; i < N_MODELS; i++)
         tests[i] = (struct CMUnitTest){MODELS[i], test_model, NULL, NULL, (void *)MODELS[i]};
     tests[N_MODELS] = (struct CMUnitTest)cmocka_unit_test(test_differences_are_seen);
-    return _cmocka_run_group_tests("oracles", tests, N_MODELS + 1, NULL, NULL);
+    tests[N_MODELS + 1] = (struct CMUnitTest)cmocka_unit_test(test_selecting_everything);
+    return _cmocka_run_group_tests("oracles", tests, N_MODELS + 2, NULL, NULL);
 }
