@@ -91,6 +91,8 @@ typedef struct fl_open_options {
     int layers;             /* > 0: run the first layers only */
     bool fast;              /* 8-bit activations in the routed experts */
     bool dense;             /* ignore sparse-attention selectors */
+    bool trunk_q8;          /* keep the weights outside the routed experts in 8 bits, half of BF16;
+                               with fast, products with them take 8-bit activations too */
     const char *definition; /* a model definition to use instead of the installed ones */
 } fl_open_options;
 

@@ -70,10 +70,18 @@ int64_t fl_tensor_elements(const fl_tensor *t)
     return n;
 }
 
+static int64_t q8_blocks(int64_t row)
+{
+    return (row + FL_Q8_BLOCK - 1) / FL_Q8_BLOCK;
+}
+
 int64_t fl_dtype_bytes(fl_dtype dtype, int64_t elements, int64_t row)
 {
     if (dtype == FL_MXFP4)
         return elements / 2 + elements / FL_MX_GROUP;
+    if (dtype == FL_Q8)
+        return row > 0 ? elements / row * q8_blocks(row) * (FL_Q8_BLOCK + (int64_t)sizeof(float))
+                       : 0;
     int64_t bytes = elements * (fl_dtype_bits(dtype) / 8);
     if (dtype == FL_F8_BLOCK && row > 0)
         bytes += fl_f8_blocks(elements / row) * fl_f8_blocks(row) * (int64_t)sizeof(float);
@@ -221,6 +229,49 @@ static void f8_block_to_f32(const fl_tensor *t, int64_t first, int64_t n, float 
     }
 }
 
+/* Where element k of a block of Q8 stands. */
+static int q8_place(int64_t k)
+{
+    return (int)(k % FL_Q8_BLOCK / 2 + k % 2 * (FL_Q8_BLOCK / 2));
+}
+
+static void q8_to_f32(const fl_tensor *t, int64_t first, int64_t n, float *out)
+{
+    const int8_t *q = t->data;
+    int64_t width = t->shape[t->ndim - 1], blocks = q8_blocks(width);
+    for (int64_t i = first; i < first + n; i++) {
+        int64_t k = i % width, block = i / width * blocks + k / FL_Q8_BLOCK;
+        *out++ = (float)q[block * FL_Q8_BLOCK + q8_place(k)] * t->block_scale[block];
+    }
+}
+
+void fl_tensor_to_q8(const fl_tensor *from, const fl_tensor *to, int64_t begin, int64_t end)
+{
+    int64_t width = from->shape[1], blocks = q8_blocks(width);
+    for (int64_t b = begin * blocks; b < end * blocks; b++) {
+        int64_t k = b % blocks * FL_Q8_BLOCK, n = width - k < FL_Q8_BLOCK ? width - k : FL_Q8_BLOCK;
+        float x[FL_Q8_BLOCK] = {0}, most = 0;
+        if (fl_tensor_to_f32(from, b / blocks * width + k, n, x) != FL_OK)
+            x[0] = float_from(0x7fc00000);
+        uint32_t top = 0; /* as bits: a NaN is above all */
+        for (int i = 0; i < FL_Q8_BLOCK; i++) {
+            uint32_t bits = bits_of(x[i]) & 0x7fffffff;
+            top = bits > top ? bits : top;
+        }
+        most = float_from(top);
+        float d = top < 0x7f800000 ? most / 127 : float_from(0x7fc00000);
+        float by = d > 0 ? 1 / d : 0; /* a denormal d has no inverse: the block becomes 0 */
+        by = by <= 3.4e38f ? by : 0;
+        int8_t *q = (int8_t *)to->data + b * FL_Q8_BLOCK;
+        ((float *)to->block_scale)[b] = d;
+        for (int i = 0; i < FL_Q8_BLOCK; i++) {
+            /* Adding and taking away 1.5 * 2^23 rounds to nearest even. */
+            float r = d > 0 ? x[i] * by + 0x1.8p23f : 0x1.8p23f;
+            q[q8_place(i)] = (int8_t)(r - 0x1.8p23f);
+        }
+    }
+}
+
 fl_status fl_tensor_to_f32(const fl_tensor *t, int64_t first, int64_t n, float *out)
 {
     int64_t total = fl_tensor_elements(t);
@@ -258,6 +309,11 @@ fl_status fl_tensor_to_f32(const fl_tensor *t, int64_t first, int64_t n, float *
         if (t->ndim < 1 || !t->block_scale)
             return FL_ARGUMENT;
         f8_block_to_f32(t, first, n, out);
+        return FL_OK;
+    case FL_Q8:
+        if (t->ndim < 1 || !t->block_scale)
+            return FL_ARGUMENT;
+        q8_to_f32(t, first, n, out);
         return FL_OK;
     default:
         return FL_UNSUPPORTED;

@@ -7,10 +7,13 @@
 
 #include "base/status.h"
 
-/* name, safetensors spelling, bits per element.  The last two are never in a header, they are pairs
- * of tensors.  MXFP4: X.weight_packed + X.weight_scale (compressed-tensors), 4-bit codes with one
- * E8M0 byte per 32.  F8_BLOCK: X.weight (F8_E4M3) + X.weight_scale_inv (F32), one factor for each
- * block of 128 rows and 128 columns; the blocks at the lower and right edge may be smaller. */
+/* name, safetensors spelling, bits per element.  The last three are never in a header.  Two are
+ * pairs of tensors.  MXFP4: X.weight_packed + X.weight_scale (compressed-tensors), 4-bit codes with
+ * one E8M0 byte per 32.  F8_BLOCK: X.weight (F8_E4M3) + X.weight_scale_inv (F32), one factor for
+ * each block of 128 rows and 128 columns; the blocks at the lower and right edge may be smaller. Q8
+ * is in no checkpoint: weights kept in signed bytes, -127 to 127, with a factor for each 128
+ * elements of a row, the last ones filled up with 0; of each 128 the even elements stand before the
+ * odd ones. */
 #define FL_DTYPE_MAP(X)                                                                            \
     X(F32, "F32", 32)                                                                              \
     X(BF16, "BF16", 16)                                                                            \
@@ -29,7 +32,8 @@
     X(F8_E5M2, "F8_E5M2", 8)                                                                       \
     X(F8_E8M0, "F8_E8M0", 8)                                                                       \
     X(MXFP4, "MXFP4", 4)                                                                           \
-    X(F8_BLOCK, "F8_BLOCK", 8)
+    X(F8_BLOCK, "F8_BLOCK", 8)                                                                     \
+    X(Q8, "Q8", 8)
 
 typedef enum fl_dtype {
 #define FL_DTYPE_ENUM(name, text, bits) FL_##name,
@@ -38,7 +42,7 @@ typedef enum fl_dtype {
         FL_DTYPE_COUNT
 } fl_dtype;
 
-enum { FL_MAX_DIMS = 6, FL_MX_GROUP = 32, FL_F8_SIDE = 128 };
+enum { FL_MAX_DIMS = 6, FL_MX_GROUP = 32, FL_F8_SIDE = 128, FL_Q8_BLOCK = 128 };
 
 typedef struct fl_tensor {
     fl_dtype dtype;
@@ -46,7 +50,8 @@ typedef struct fl_tensor {
     int64_t shape[FL_MAX_DIMS]; /* logical elements: an MXFP4 matrix is [out, in] */
     const void *data;           /* NULL while only planning; MXFP4: packed codes [out][in / 2] */
     const uint8_t *scale;       /* MXFP4 only: E8M0 bytes [out][in / 32] */
-    const float *block_scale;   /* F8_BLOCK only: [fl_f8_blocks(out)][fl_f8_blocks(in)] */
+    const float *block_scale;   /* F8_BLOCK: [fl_f8_blocks(out)][fl_f8_blocks(in)]; Q8:
+                                   [out][in / 128 rounded up] */
 } fl_tensor;
 
 const char *fl_dtype_name(fl_dtype dtype); /* "BF16" */
@@ -77,10 +82,14 @@ FL_MUST_CHECK fl_status fl_tensor_mxfp4(const fl_tensor *packed, const fl_tensor
                                         fl_tensor *out, fl_error *err);
 
 /* Decodes n elements starting at element `first` into float32: F32, BF16, F16, F8_E4M3, F8_E5M2,
- * F8_BLOCK (value times factor, rounded once), and MXFP4 (first and n multiples of 2).  Exact but
- * for F8_BLOCK.  FL_UNSUPPORTED for other types, FL_ARGUMENT for
+ * F8_BLOCK and Q8 (value times factor, rounded once), and MXFP4 (first and n multiples of 2). Exact
+ * but for those two.  FL_UNSUPPORTED for other types, FL_ARGUMENT for
  * a range outside the tensor or a tensor without data. */
 FL_MUST_CHECK fl_status fl_tensor_to_f32(const fl_tensor *t, int64_t first, int64_t n, float *out);
+
+/* Makes a Q8 matrix of `from`, a matrix of BF16, F16 or F32 with data.  Rows [begin, end) are
+ * written to the memory that `to` has for all rows; a block with NaN or infinity becomes NaN. */
+void fl_tensor_to_q8(const fl_tensor *from, const fl_tensor *to, int64_t begin, int64_t end);
 
 float fl_bf16_to_f32(uint16_t x);
 uint16_t fl_f32_to_bf16(float x); /* round to nearest even; NaN stays NaN */

@@ -13,6 +13,7 @@ enum {
     OPT_CONTEXT = 0x100,
     OPT_LAYERS,
     OPT_PRECISION,
+    OPT_TRUNK,
     OPT_DENSE,
     OPT_DEF,
     OPT_KERNELS,
@@ -28,6 +29,10 @@ static const struct argp_option common_options[] = {
     {"layers", OPT_LAYERS, "N", 0, "Build the first N layers only", 0},
     {"precision", OPT_PRECISION, "exact|fast", 0,
      "exact: float32 activations; fast: 8-bit activations in the routed experts", 0},
+    {"trunk", OPT_TRUNK, "bf16|q8", 0,
+     "Weights outside the routed experts: as stored, or in 8 bits (with fast: times 8-bit "
+     "activations)",
+     0},
     {"dense", OPT_DENSE, 0, 0, "Attend to everything: ignore sparse-attention selectors", 0},
     {"model-def", OPT_DEF, "FILE", 0, "Use this model definition (Lua)", 0},
     {"kernel", OPT_KERNELS, "OP=NAME,...", 0, "Use the named kernels", 0},
@@ -55,6 +60,11 @@ static error_t common_parse(int key, char *arg, struct argp_state *state)
         if (strcmp(arg, "exact") != 0 && strcmp(arg, "fast") != 0)
             argp_error(state, "--precision is exact or fast, not '%s'", arg);
         o->fast = strcmp(arg, "fast") == 0;
+        return 0;
+    case OPT_TRUNK:
+        if (strcmp(arg, "bf16") != 0 && strcmp(arg, "q8") != 0)
+            argp_error(state, "--trunk is bf16 or q8, not '%s'", arg);
+        o->trunk_q8 = strcmp(arg, "q8") == 0;
         return 0;
     case OPT_DENSE:
         o->dense = true;
@@ -133,7 +143,10 @@ fl_status cli_open(const char *path, const cli_common *o, fl_open_mode mode,
                    fl_engine_options *engine, cli_model *out, fl_error *err)
 {
     *out = (cli_model){0};
-    fl_model_options mo = {.definition = o->definition, .layers = o->layers, .dense = o->dense};
+    fl_model_options mo = {.definition = o->definition,
+                           .layers = o->layers,
+                           .dense = o->dense,
+                           .trunk_q8 = o->trunk_q8};
     fl_status s = fl_checkpoint_open(path, mode, &out->ck, err);
     if (s == FL_OK)
         s = fl_model_open(out->ck, fl_ops_registry(), &mo, &out->model, err);

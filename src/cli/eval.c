@@ -198,6 +198,7 @@ int cmd_eval(int argc, char **argv)
         args.common.context = args.kl ? 512 : 2048;
     cli_common exact = args.common;
     exact.fast = false;
+    exact.trunk_q8 = false;
     exact.dense = true;
     exact.kernels = NULL;
     fl_engine_options eo = {.max_seqs = 1}, to = {.max_seqs = 1};

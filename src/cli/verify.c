@@ -157,7 +157,7 @@ static fl_status judge(const fl_safetensors *st, const char *path, const cli_cap
     }
     FL_TRY(judge_select(st, path, c, v, err));
     v->ok = v->logits.relative <= tolerance &&
-            (args.common.fast ||
+            (args.common.fast || args.common.trunk_q8 ||
              ((!v->has_layers || v->layers.relative <= tolerance) &&
               v->argmax_equal == v->argmax_rows && v->select_equal == v->select_rows));
     return FL_OK;
@@ -241,7 +241,9 @@ int cmd_verify(int argc, char **argv)
     cli_model m;
     bool ok = true;
     cli_parse(&argp, argc, argv, &args);
-    double tolerance = args.tolerance > 0 ? args.tolerance : args.common.fast ? 0.1 : 2e-5;
+    double tolerance = args.tolerance > 0                         ? args.tolerance
+                       : args.common.fast || args.common.trunk_q8 ? 0.1
+                                                                  : 2e-5;
     fl_engine_options eo = {.max_seqs = 1};
     fl_status s = cli_open(args.model, &args.common, FL_OPEN_DATA, &eo, &m, &err);
     if (s == FL_OK)

@@ -13,6 +13,7 @@ fl_status fl_engine_predict(const fl_model *m, const fl_engine_options *o, fl_en
     FL_TRY(fl_engine_predict_graph(fl_model_graph(m), fl_model_max_context(m), o, out, err));
     for (size_t i = 0; i < fl_model_parts(m); i++)
         out->weights += fl_model_part(m, i).bytes;
+    out->weights -= fl_graph_saved_bytes(fl_model_graph(m));
     out->total += out->weights;
     return FL_OK;
 }

@@ -56,6 +56,9 @@ void fl_graph_destroy(fl_graph *g)
     fl_vec_free(&g->taps);
     fl_strmap_free(&g->const_names);
     fl_strmap_free(&g->state_names);
+    for (size_t i = 0; i < g->blocks.n; i++)
+        fl_free_aligned(g->blocks.data[i]);
+    fl_vec_free(&g->blocks);
     fl_arena_free(&g->arena);
     fl_free(g);
 }
@@ -82,7 +85,8 @@ static fl_status check_tensors(const char *name, const fl_tensor *t, int32_t n, 
     }
     for (int32_t i = 0; i < n; i++) {
         if ((t[i].dtype == FL_MXFP4 && !t[i].data != !t[i].scale) ||
-            (t[i].dtype == FL_F8_BLOCK && (!t[i].ndim || !t[i].data != !t[i].block_scale)))
+            ((t[i].dtype == FL_F8_BLOCK || t[i].dtype == FL_Q8) &&
+             (!t[i].ndim || !t[i].data != !t[i].block_scale)))
             return fl_fail(err, FL_ARGUMENT, "constant %s: %s values and scales come together",
                            name, fl_dtype_name(t[i].dtype));
         if (!same_shape(&t[0], &t[i]))
@@ -194,10 +198,22 @@ fl_status fl_graph_finish(fl_graph *g, fl_error *err)
     g->finished = true;
     FL_TRY(fl_graph_prune(g, err));
     FL_TRY(fl_graph_fold(g, err));
+    if (g->narrow)
+        FL_TRY(fl_graph_narrow(g, err));
     return fl_graph_merge(g, err);
 }
 
+void fl_graph_keep_q8(fl_graph *g)
+{
+    g->narrow = true;
+}
+
 /* ---- reading ---- */
+
+int64_t fl_graph_saved_bytes(const fl_graph *g)
+{
+    return g->narrowed;
+}
 
 const fl_type *fl_graph_type(const fl_graph *g, fl_val v)
 {

@@ -50,6 +50,10 @@ FL_MUST_CHECK fl_status fl_graph_tap(fl_graph *g, const char *kind, int index, f
                                      fl_error *err);
 FL_MUST_CHECK fl_status fl_graph_output(fl_graph *g, fl_val logits, fl_error *err);
 
+/* Before fl_graph_finish: keep the weights of products in 8 bits (Q8), converted when the graph is
+ * finished. */
+void fl_graph_keep_q8(fl_graph *g);
+
 /* Runs the passes.  Constants are folded with the reference kernels when their data is there.
  * After a failure the graph can only be destroyed. */
 FL_MUST_CHECK fl_status fl_graph_finish(fl_graph *g, fl_error *err);
@@ -62,7 +66,8 @@ const fl_state_spec *fl_graph_state_spec(const fl_graph *g, int i);
 int fl_graph_nodes(const fl_graph *g); /* in order of execution */
 fl_node_view fl_graph_node_view(const fl_graph *g, int i);
 const char *fl_graph_node_label(const fl_graph *g, int i);
-int64_t fl_graph_vocab(const fl_graph *g); /* width of the logits */
+int64_t fl_graph_saved_bytes(const fl_graph *g); /* of weights, by fl_graph_keep_q8 */
+int64_t fl_graph_vocab(const fl_graph *g);       /* width of the logits */
 /* Sum of the cost rules over all nodes. */
 fl_cost fl_graph_cost(const fl_graph *g, const fl_sizes *sizes);
 

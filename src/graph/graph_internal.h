@@ -41,8 +41,10 @@ struct fl_graph {
     FL_VEC(fl_state_spec) states;
     FL_VEC(fl_tap) taps;
     fl_strmap const_names, state_names;
-    fl_val logits; /* FL_NONE: not marked yet */
-    bool finished;
+    fl_val logits;         /* FL_NONE: not marked yet */
+    FL_VEC(void *) blocks; /* narrowed weights, owned */
+    int64_t narrowed;      /* bytes that narrowing saved */
+    bool finished, narrow;
 };
 
 /* The attributes of an operator with op->view, in this order. */
@@ -61,8 +63,9 @@ void fl_node_explain(fl_error *err, const fl_node *node);
 FL_MUST_CHECK fl_status fl_node_infer(fl_graph *g, fl_node *node, fl_error *err);
 
 /* The passes, in the order in which they run. */
-FL_MUST_CHECK fl_status fl_graph_prune(fl_graph *g, fl_error *err); /* prune.c */
-FL_MUST_CHECK fl_status fl_graph_fold(fl_graph *g, fl_error *err);  /* fold.c */
-FL_MUST_CHECK fl_status fl_graph_merge(fl_graph *g, fl_error *err); /* merge.c */
+FL_MUST_CHECK fl_status fl_graph_prune(fl_graph *g, fl_error *err);  /* prune.c */
+FL_MUST_CHECK fl_status fl_graph_fold(fl_graph *g, fl_error *err);   /* fold.c */
+FL_MUST_CHECK fl_status fl_graph_narrow(fl_graph *g, fl_error *err); /* narrow.c, when asked for */
+FL_MUST_CHECK fl_status fl_graph_merge(fl_graph *g, fl_error *err);  /* merge.c */
 
 #endif

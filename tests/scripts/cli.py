@@ -188,6 +188,18 @@ def test_eval():
         assert abs(same["kl"]) < 1e-9, same
 
 
+def test_trunk_q8():
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as f:
+        f.write("The SELECT statement is used to query the database. " * 20)
+        f.flush()
+        kept = run_json("eval", TINY, f.name, "--kl", "--trunk", "q8")
+        assert 0 < kept["kl"] < 0.2, kept
+        both = run_json("eval", TINY, f.name, "--kl", "--trunk", "q8", "--precision", "fast")
+        assert 0 < both["kl"] < 0.2 and both["kl"] != kept["kl"], both
+    weights = [run_json("plan", TINY, *o)["memory"]["weights"] for o in ((), ("--trunk", "q8"))]
+    assert 0.5 * weights[0] < weights[1] < 0.8 * weights[0], weights
+
+
 def test_bench():
     out = run_json("bench", TINY, "-p", "64", "-n", "8", "-r", "1", "--batch", "2")
     assert out["prompt_tokens_per_second"] > 0 and out["generation_tokens_per_second"] > 0

@@ -208,13 +208,26 @@ static void put_weight(rng *r, fl_dtype dtype, void *data, int64_t i)
 
 static void make_tensor(tc *c, fl_tensor *t)
 {
-    int64_t n = fl_tensor_elements(t);
-    size_t bytes = (size_t)(n * fl_dtype_bits(t->dtype) / 8);
+    int64_t n = fl_tensor_elements(t), width = t->ndim ? t->shape[t->ndim - 1] : 1;
+    int64_t q8_blocks = n / width * ((width + FL_Q8_BLOCK - 1) / FL_Q8_BLOCK);
+    size_t bytes =
+        (size_t)(t->dtype == FL_Q8 ? q8_blocks * FL_Q8_BLOCK : n * fl_dtype_bits(t->dtype) / 8);
     size_t align = t->dtype == FL_MXFP4 ? 1 : (size_t)fl_dtype_bits(t->dtype) / 8;
-    int64_t width = t->ndim ? t->shape[t->ndim - 1] : 1;
     unsigned char *data = tc_alloc(c, bytes, align);
     c->blocks->input = true;
     t->data = data;
+    if (t->dtype == FL_Q8) {
+        float *factor = tc_alloc(c, (size_t)q8_blocks * sizeof *factor, sizeof *factor);
+        float *values = tc_alloc(c, (size_t)n * sizeof *values, sizeof *values);
+        c->blocks->input = true;
+        t->block_scale = factor;
+        for (int64_t i = 0; i < n; i++)
+            values[i] = rng_normal(c->random) * (i / width % 7 == 3 ? 1e-3f : 1);
+        const fl_tensor from = {
+            .dtype = FL_F32, .ndim = 2, .shape = {n / width, width}, .data = values};
+        fl_tensor_to_q8(&from, t, 0, n / width);
+        return;
+    }
     if (t->dtype != FL_MXFP4) {
         for (int64_t i = 0; i < n; i++)
             put_weight(c->random, t->dtype, data, i);

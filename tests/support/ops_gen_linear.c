@@ -17,10 +17,12 @@ static void odd_scales(tc *c, int i)
 
 static void make_linear(tc *c)
 {
-    static const fl_dtype types[] = {FL_F32, FL_BF16, FL_F16, FL_F8_BLOCK, FL_MXFP4};
+    static const fl_dtype types[] = {FL_F32, FL_BF16, FL_F16, FL_F8_BLOCK, FL_Q8, FL_MXFP4};
     rng *r = c->random;
     tc_step_random(c, rng_one_in(r, 3) ? 70 : 10, 200);
-    fl_dtype type = types[rng_int(r, 0, 4)];
+    fl_dtype type = types[rng_int(r, 0, 5)];
+    bool all_q8 = rng_one_in(r, 4); /* the only ones that precision fast has a kernel for */
+    type = all_q8 ? FL_Q8 : type;
     int64_t k = rng_int(r, 1, rng_one_in(r, 4) ? 1100 : 130);
     if (type == FL_MXFP4)
         k = (k + 31) / 32 * 32;
@@ -30,8 +32,8 @@ static void make_linear(tc *c)
     ops_special(c, x, true);
     int n = rng_one_in(r, 3) ? (int)rng_int(r, 2, 4) : 1;
     for (int i = 0; i < n; i++) {
-        if (rng_one_in(r, 5)) /* weights of unlike types side by side */
-            type = types[rng_int(r, 0, k % 32 == 0 ? 4 : 3)];
+        if (!all_q8 && rng_one_in(r, 5)) /* weights of unlike types side by side */
+            type = types[rng_int(r, 0, k % 32 == 0 ? 5 : 4)];
         int w = tc_const(c, type, 1, 2, (int64_t[]){rng_int(r, 1, rng_one_in(r, 4) ? 150 : 20), k});
         if (type == FL_MXFP4 && rng_one_in(r, 4))
             odd_scales(c, w);

@@ -414,6 +414,36 @@ static void test_merge_is_bounded(void **state)
     assert_int_equal(fl_graph_node_view(g, 2).n_out, 3);
 }
 
+/* Matrices that are worth it are kept in 8 bits, and join each other. */
+static void test_keep_q8(void **state)
+{
+    (void)state;
+    static uint16_t data[64 * 128];
+    for (int i = 0; i < 64 * 128; i++)
+        data[i] = fl_f32_to_bf16((float)(i % 255 - 127));
+    static const struct {
+        const char *name;
+        fl_dtype dtype;
+        int64_t rows;
+        fl_dtype want;
+    } cases[] = {{"a", FL_BF16, 64, FL_Q8},
+                 {"few rows", FL_BF16, 63, FL_BF16},
+                 {"b", FL_BF16, 64, FL_Q8},
+                 {"float", FL_F32, 32, FL_F32}};
+    fl_val x = source(128), w[4];
+    fl_graph_keep_q8(g);
+    for (int i = 0; i < 4; i++) {
+        w[i] = constant(cases[i].name, cases[i].dtype, data, 2, cases[i].rows, 128);
+        OK(fl_graph_tap(g, "out", i, add("linear", LIST(x, w[i]), NONE), &err));
+    }
+    OK(fl_graph_finish(g, &err));
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(fl_graph_type(g, w[i])->dtype, cases[i].want);
+    assert_string_equal(order(), "source linear linear linear");
+    assert_int_equal(fl_graph_node_view(g, 1).n_in, 3);
+    assert_int_equal(fl_graph_saved_bytes(g), 2 * 64 * (2 * 128 - 132));
+}
+
 /* An output of a merged node that nothing reads was pruned before it could join. */
 static void test_merge_after_prune(void **state)
 {
@@ -486,6 +516,7 @@ int main(void)
         T(test_fold_f8_view),
         T(test_prune),
         T(test_merge),
+        T(test_keep_q8),
         T(test_merge_is_bounded),
         T(test_merge_after_prune),
         T(test_no_memory),

@@ -47,7 +47,7 @@ static void test_messages(void **state)
     rows(&c, 2, DIM(4, 4));
     tc_const(&c, FL_BF16, 1, 2, DIM(4, 8));
     refused(&c, "input 1 (weight) is a constant BF16 [4, 8], expected a constant F32, BF16, "
-                "F16, MXFP4 or F8_BLOCK [*, 16]");
+                "F16, MXFP4, F8_BLOCK or Q8 [*, 16]");
     begin(&c, "linear");
     rows(&c, 1, DIM(33));
     tc_const(&c, FL_MXFP4, 1, 2, DIM(32, 33));

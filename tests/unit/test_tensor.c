@@ -210,6 +210,40 @@ static void test_sizes_and_names(void **state)
     assert_false(fl_dtype_parse("F322", 4, &d));
 }
 
+/* Q8: within half a step of the largest of each block; what is no number spoils its block only. */
+static void test_q8(void **state)
+{
+    (void)state;
+    enum { ROWS = 5, COLS = 300, BLOCKS = 3, NAN_AT = 1 * COLS + 290, ZERO_ROW = 2, TINY_ROW = 4 };
+    static float x[ROWS * COLS], y[ROWS * COLS], scale[ROWS * BLOCKS];
+    static int8_t q[ROWS * BLOCKS * FL_Q8_BLOCK];
+    uint32_t random = 1;
+    for (int i = 0; i < ROWS * COLS; i++) {
+        random = random * 1664525u + 1013904223u;
+        float unit = (float)((int32_t)random >> 8) * 0x1p-23f;
+        x[i] = i / COLS == ZERO_ROW ? 0 : i / COLS == TINY_ROW ? unit * 1e-44f : unit;
+    }
+    x[NAN_AT] = NAN;
+    fl_tensor from = {.dtype = FL_F32, .ndim = 2, .shape = {ROWS, COLS}, .data = x};
+    fl_tensor to = {
+        .dtype = FL_Q8, .ndim = 2, .shape = {ROWS, COLS}, .data = q, .block_scale = scale};
+    assert_int_equal(fl_tensor_bytes(&to), sizeof q + sizeof scale);
+    fl_tensor_to_q8(&from, &to, 0, 2); /* in two parts, as workers do */
+    fl_tensor_to_q8(&from, &to, 2, ROWS);
+    assert_int_equal(fl_tensor_to_f32(&to, 0, ROWS * COLS, y), FL_OK);
+    for (int i = 0; i < ROWS * COLS; i++) {
+        int block = i / COLS * BLOCKS + i % COLS / FL_Q8_BLOCK;
+        if (block == NAN_AT / COLS * BLOCKS + NAN_AT % COLS / FL_Q8_BLOCK)
+            assert_true(isnan(y[i]));
+        else
+            assert_true(fabsf(y[i] - x[i]) <= scale[block] * 0.501f + 1e-43f);
+    }
+    assert_true(scale[0] > 0.007f && scale[0] <= 1.0f / 127);
+    float one;
+    assert_int_equal(fl_tensor_to_f32(&to, COLS + 7, 1, &one), FL_OK); /* any element alone */
+    assert_true(one == y[COLS + 7]);
+}
+
 static void test_decoding_refused(void **state)
 {
     (void)state;
@@ -229,10 +263,15 @@ static void test_decoding_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sixteen_bits),    cmocka_unit_test(test_bf16_rounds_to_even),
-        cmocka_unit_test(test_eight_bits),      cmocka_unit_test(test_mxfp4),
-        cmocka_unit_test(test_f8_blocks),       cmocka_unit_test(test_mxfp4_pairs_refused),
-        cmocka_unit_test(test_sizes_and_names), cmocka_unit_test(test_decoding_refused),
+        cmocka_unit_test(test_sixteen_bits),
+        cmocka_unit_test(test_bf16_rounds_to_even),
+        cmocka_unit_test(test_eight_bits),
+        cmocka_unit_test(test_mxfp4),
+        cmocka_unit_test(test_f8_blocks),
+        cmocka_unit_test(test_mxfp4_pairs_refused),
+        cmocka_unit_test(test_sizes_and_names),
+        cmocka_unit_test(test_decoding_refused),
+        cmocka_unit_test(test_q8),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

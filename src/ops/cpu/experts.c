@@ -12,7 +12,12 @@
 
 /* Floats of a worker's buffer for gate and up, or for the parts of the output; more when one block
  * of columns of all pairs needs more. */
-enum { BUFFER = 1 << 15, BLOCK = FL_WEIGHTS_W };
+enum {
+    BUFFER = 1 << 15,
+    BLOCK = FL_WEIGHTS_W,
+    MUL_SCRATCH =
+        (int)FL_WEIGHTS_SCRATCH > (int)FL_Q8_SCRATCH ? (int)FL_WEIGHTS_SCRATCH : (int)FL_Q8_SCRATCH
+};
 
 /* A worker's memory. */
 typedef struct room {
@@ -20,7 +25,7 @@ typedef struct room {
     float *buffer;
     int64_t floats; /* of buffer */
     float *regs;    /* for fl_tile_run */
-    void *weights;  /* for fl_weights_mul */
+    void *weights;  /* for fl_weights_mul and fl_q8_mul */
 } room;
 
 static room room_at(void *memory, const fl_exp_sizes *most, size_t *bytes)
@@ -31,7 +36,7 @@ static room room_at(void *memory, const fl_exp_sizes *most, size_t *bytes)
     m.floats = block > BUFFER ? block : BUFFER;
     m.buffer = fl_room_floats(&r, m.floats + 16); /* a tile reads whole vectors */
     m.regs = fl_room_floats(&r, FL_EXPR_MAX_REGS * FL_TILE);
-    m.weights = fl_room_take(&r, FL_WEIGHTS_SCRATCH, 1);
+    m.weights = fl_room_take(&r, MUL_SCRATCH, 1);
     *bytes = r.used;
     return m;
 }
@@ -45,7 +50,8 @@ typedef struct common {
 
 static fl_q8 take_q8(fl_room *r, int64_t rows, int64_t width)
 {
-    return (fl_q8){fl_room_take(r, rows * fl_q8_chunks(width), sizeof(fl_q8_chunk)), width};
+    return (fl_q8){fl_room_take(r, rows * fl_q8_chunks(width), sizeof(fl_q8_chunk)), width,
+                   FL_MXFP4};
 }
 
 static common common_at(void *memory, const fl_exp_sizes *s, bool fast, size_t *bytes)
@@ -85,7 +91,7 @@ static void times_z(const job *b, int w, const fl_exp_group *g, int64_t from, in
     const int32_t *index = b->room.groups.row + g->first;
     const fl_row_list x = {z->data, z->stride, index};
     if (b->fast)
-        fl_q8_mul(t, from, to, &b->common.z8, index, 0, y, g->n);
+        fl_q8_mul(t, from, to, &b->common.z8, index, 0, y, g->n, b->room.weights);
     else
         fl_weights_mul(t, from, to, &x, y, g->n, b->room.weights);
 }
@@ -132,7 +138,8 @@ static void phase_out(const job *b)
             const fl_row_list x = {b->common.hidden + group->first * s->inner, s->inner, NULL};
             const fl_row_list y = {b->room.buffer, to - c, b->room.groups.pair + group->first};
             if (b->fast)
-                fl_q8_mul(t, c, to, &b->common.hidden8, NULL, group->first, &y, group->n);
+                fl_q8_mul(t, c, to, &b->common.hidden8, NULL, group->first, &y, group->n,
+                          b->room.weights);
             else
                 fl_weights_mul(t, c, to, &x, &y, group->n, b->room.weights);
         }

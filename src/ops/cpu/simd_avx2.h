@@ -114,6 +114,14 @@ FL_INLINE vf vf_loadn_f16(const uint16_t *p, int n)
     return vf_load_f16(x);
 }
 
+FL_INLINE vf vf_load_pairs(const int8_t *even, const int8_t *odd)
+{
+    __m128i e = _mm_loadl_epi64((const __m128i *)even), o = _mm_loadl_epi64((const __m128i *)odd);
+    __m128i x = _mm_unpacklo_epi8(e, o);
+    return (vf){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)),
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(x, 8)))};
+}
+
 FL_INLINE vmx vmx_table(float scale)
 {
     return _mm256_mul_ps(_mm256_loadu_ps(fl_e2m1_table), _mm256_set1_ps(scale));

@@ -76,6 +76,12 @@ FL_INLINE vf vf_loadn_f16(const uint16_t *p, int n)
     return vf_from_f16(_mm256_maskz_loadu_epi16(vm_first(n), p));
 }
 
+FL_INLINE vf vf_load_pairs(const int8_t *even, const int8_t *odd)
+{
+    __m128i e = _mm_loadl_epi64((const __m128i *)even), o = _mm_loadl_epi64((const __m128i *)odd);
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_unpacklo_epi8(e, o)));
+}
+
 FL_INLINE vmx vmx_table(float scale)
 {
     return _mm512_mul_ps(_mm512_loadu_ps(fl_e2m1_table), _mm512_set1_ps(scale));

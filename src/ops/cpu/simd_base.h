@@ -101,6 +101,10 @@ FL_INLINE vf vf_load_e4m3(const uint8_t *p)
 {
     return vf_loadn_e4m3(p, 16);
 }
+FL_INLINE vf vf_load_pairs(const int8_t *even, const int8_t *odd)
+{
+    FL_EACH(vf, i % 2 ? odd[i / 2] : even[i / 2]);
+}
 FL_INLINE vmx vmx_table(float scale)
 {
     FL_EACH(vmx, fl_e2m1_table[i] * scale);

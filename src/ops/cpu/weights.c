@@ -29,14 +29,14 @@ static const uint32_t e8m0[256] = {E8M0_64(0), E8M0_64(64), E8M0_64(128), E8M0_6
 typedef struct wrow {
     const unsigned char *data;
     const uint8_t *scale;     /* MXFP4 */
-    const float *block_scale; /* F8_BLOCK */
+    const float *block_scale; /* F8_BLOCK, Q8 */
 } wrow;
 
 FL_INLINE int64_t bytes_of(fl_dtype t, int64_t elements)
 {
-    return t == FL_MXFP4      ? elements / 2
-           : t == FL_F8_BLOCK ? elements
-                              : elements * (t == FL_F32 ? 4 : 2);
+    return t == FL_MXFP4                    ? elements / 2
+           : t == FL_F8_BLOCK || t == FL_Q8 ? elements
+                                            : elements * (t == FL_F32 ? 4 : 2);
 }
 
 /* Row n of w, a tensor of type t, from element k on, a multiple of 128. */
@@ -44,6 +44,10 @@ FL_INLINE wrow row_at(const fl_tensor *w, fl_dtype t, int64_t n, int64_t k)
 {
     const unsigned char *data = w->data;
     int64_t at = n * w->shape[1] + k;
+    if (t == FL_Q8) { /* rows are whole blocks */
+        int64_t block = n * fl_f8_blocks(w->shape[1]) + k / FL_Q8_BLOCK;
+        return (wrow){data + block * FL_Q8_BLOCK, NULL, w->block_scale + block};
+    }
     wrow r = {data + bytes_of(t, at), NULL, NULL};
     if (t == FL_MXFP4)
         r.scale = w->scale + at / FL_MX_GROUP;
@@ -65,6 +69,12 @@ FL_INLINE vf load16(fl_dtype t, wrow w, int64_t k)
     }
     if (t == FL_F8_BLOCK)
         return vf_mul(vf_load_e4m3(w.data + k), vf_set1(w.block_scale[k / FL_F8_SIDE]));
+    if (t == FL_Q8) {
+        const int8_t *even =
+            (const int8_t *)w.data + k / FL_Q8_BLOCK * FL_Q8_BLOCK + k % FL_Q8_BLOCK / 2;
+        return vf_mul(vf_load_pairs(even, even + FL_Q8_BLOCK / 2),
+                      vf_set1(w.block_scale[k / FL_Q8_BLOCK]));
+    }
     const uint16_t *p = (const uint16_t *)w.data + k;
     return t == FL_BF16 ? vf_load_bf16(p) : vf_load_f16(p);
 }
@@ -74,6 +84,8 @@ FL_INLINE vf load_rest(fl_dtype t, wrow w, int64_t k, int n)
 {
     if (t == FL_F32)
         return vf_loadn((const float *)w.data + k, n);
+    if (t == FL_Q8) /* a row ends with zeros */
+        return load16(t, w, k);
     if (t == FL_F8_BLOCK)
         return vf_mul(vf_loadn_e4m3(w.data + k, n), vf_set1(w.block_scale[k / FL_F8_SIDE]));
     const uint16_t *p = (const uint16_t *)w.data + k;
@@ -300,6 +312,7 @@ WEIGHTS_OF(F16)
 WEIGHTS_OF(F32)
 WEIGHTS_OF(MXFP4)
 WEIGHTS_OF(F8_BLOCK)
+WEIGHTS_OF(Q8)
 
 typedef struct of_type {
     void (*mul)(const job *b, block *s);
@@ -317,6 +330,8 @@ static of_type functions_of(fl_dtype t)
         return (of_type){weights_MXFP4, row_MXFP4};
     case FL_F8_BLOCK:
         return (of_type){weights_F8_BLOCK, row_F8_BLOCK};
+    case FL_Q8:
+        return (of_type){weights_Q8, row_Q8};
     default:
         return (of_type){weights_F32, row_F32};
     }

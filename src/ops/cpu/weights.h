@@ -42,7 +42,8 @@ void fl_weights_row(const fl_tensor *w, int64_t n, float *out);
 /* True for the types of weights above. */
 static inline bool fl_weights_type(fl_dtype t)
 {
-    return t == FL_BF16 || t == FL_F16 || t == FL_F32 || t == FL_MXFP4 || t == FL_F8_BLOCK;
+    return t == FL_BF16 || t == FL_F16 || t == FL_F32 || t == FL_MXFP4 || t == FL_F8_BLOCK ||
+           t == FL_Q8;
 }
 
 #endif
