@@ -83,6 +83,15 @@ static void run(const fl_call *call, const fl_step *step, int phase, const fl_wo
     }
 }
 
+static bool fits(const fl_node_view *node)
+{
+    for (int i = 1; i < node->n_in; i++) {
+        if (node->in[i]->dtype == FL_Q8)
+            return false;
+    }
+    return true;
+}
+
 static const fl_kernel kernels[] = {
-    {.op = "linear", .name = "gpu", .preference = 1, .n_phases = 1, .run = run}};
+    {.op = "linear", .name = "gpu", .preference = 1, .n_phases = 1, .run = run, .fits = fits}};
 extern const fl_kernel_list gpu_kernels_linear = FL_KERNEL_LIST(kernels);
