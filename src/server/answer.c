@@ -91,19 +91,35 @@ void fl_answer_sink(void *choice, const fl_chat_event *e)
 
 /* ---- tokens ---- */
 
-static bool is_stop_id(const fl_job *j, int32_t id)
+fl_status fl_answer_mask(void *ctx, int choice, const int32_t *answer, int64_t n, uint32_t *allowed,
+                         fl_error *err)
 {
-    size_t n;
-    const int32_t *stop = fl_model_stop_ids(j->server->model, &n);
-    for (size_t i = 0; i < n; i++) {
-        if (stop[i] == id)
-            return true;
+    fl_job *j = ctx;
+    if (j->matcher) /* a form ends when it ends */
+        return fl_matcher_mask(j->matcher, choice, answer, n, allowed, err);
+    for (size_t i = 0; n < j->params.min_tokens && i < j->stop_ids.n; i++) {
+        int32_t id = j->stop_ids.data[i];
+        if (id < fl_tokenizer_size(j->server->tokenizer))
+            allowed[id / 32] &= ~(UINT32_C(1) << (id % 32));
     }
-    for (size_t i = 0; i < j->params.stop_ids.n; i++) {
-        if (j->params.stop_ids.data[i] == id)
+    return FL_OK;
+}
+
+static bool is_among(int32_t id, const int32_t *ids, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] == id)
             return true;
     }
     return false;
+}
+
+/* A stop id is no text, even where it does not end the answer. */
+static bool is_stop_id(const fl_job *j, int32_t id)
+{
+    size_t n;
+    const int32_t *model = fl_model_stop_ids(j->server->model, &n);
+    return is_among(id, model, n) || is_among(id, j->stop_ids.data, j->stop_ids.n);
 }
 
 static void plain(fl_choice *c, int32_t id, bool end)
@@ -180,7 +196,7 @@ static void explain(const fl_job *j, fl_refusal *r)
         fl_refuse(r, 504, "timeout", "", "the answer took longer than %d seconds",
                   j->server->options.request_seconds);
     else
-        fl_refuse(r, 500, "internal_error", "", "%s", j->error.message);
+        fl_refuse_error(r, &j->error);
 }
 
 static void finish_job(fl_job *j, fl_finish how)
@@ -267,6 +283,7 @@ void fl_answer_free(fl_job *j)
     j->choices = NULL;
     fl_matcher_destroy(j->matcher);
     j->matcher = NULL;
+    fl_vec_free(&j->stop_ids);
     fl_vec_free(&j->prompt);
     fl_vec_free(&j->chunk);
 }

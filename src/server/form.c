@@ -5,6 +5,7 @@
  * the scheduler's thread. */
 #define _GNU_SOURCE
 #include "server/job_internal.h"
+#include "server/read_internal.h"
 
 #include <stdio.h>
 
@@ -17,8 +18,9 @@ static bool dump(const fl_json *v, fl_buf *out)
 /* What the form depends on. */
 static bool write_key(const fl_chat_options *o, fl_buf *key)
 {
-    return fl_vec_push(key, o->thinking ? 'T' : 't') && fl_vec_push(key, o->one_call ? 'O' : 'o') &&
-           dump(o->tools, key) && dump(o->tool_choice, key) && dump(o->response_format, key);
+    return fl_vec_push(key, o->messages ? 'M' : 'm') && fl_vec_push(key, o->thinking ? 'T' : 't') &&
+           fl_vec_push(key, o->one_call ? 'O' : 'o') && dump(o->tools, key) &&
+           dump(o->tool_choice, key) && dump(o->response_format, key);
 }
 
 static fl_kept_form *find(fl_server *s, const fl_buf *key)
@@ -45,6 +47,12 @@ static fl_kept_form *keep(fl_server *s, fl_buf *key, fl_grammar *g)
     return oldest;
 }
 
+/* NULL: any object. */
+static const fl_json *bare_schema(const fl_json *format)
+{
+    return fl_read(fl_read(format, "json_schema"), "schema");
+}
+
 /* *out is NULL when the answer is free. */
 static fl_status find_grammar(fl_server *s, const fl_chat_options *o, fl_buf *key, fl_grammar **out,
                               fl_error *err)
@@ -52,8 +60,9 @@ static fl_status find_grammar(fl_server *s, const fl_chat_options *o, fl_buf *ke
     fl_form *form = NULL;
     fl_grammar *g = NULL;
     *out = NULL;
-    FL_TRY(fl_chat_form(s->model, o, &form, err));
-    if (!form)
+    if (o->messages)
+        FL_TRY(fl_chat_form(s->model, o, &form, err));
+    if (o->messages ? !form : !o->response_format)
         return FL_OK;
     fl_status status = FL_OK;
     if (!s->trie)
@@ -62,7 +71,8 @@ static fl_status find_grammar(fl_server *s, const fl_chat_options *o, fl_buf *ke
         status = fl_fail(err, FL_NOMEM, "no memory for the request");
     fl_kept_form *kept = status == FL_OK ? find(s, key) : NULL;
     if (status == FL_OK && !kept)
-        status = fl_grammar_of_form(s->trie, form, &g, err);
+        status = form ? fl_grammar_of_form(s->trie, form, &g, err)
+                      : fl_grammar_of_schema(s->trie, bare_schema(o->response_format), &g, err);
     if (status == FL_OK && !kept)
         kept = keep(s, key, g);
     fl_form_free(form);
@@ -85,29 +95,33 @@ static bool refuse(fl_job *j, const fl_error *err, fl_refusal *r)
     return false;
 }
 
+/* Which ids end an answer.  Behind a complete document nothing else may come. */
+static bool choose_stop_ids(fl_job *j, bool bound, fl_refusal *r)
+{
+    const fl_params *p = &j->params;
+    size_t n = 0;
+    const int32_t *ids = fl_model_stop_ids(j->server->model, &n);
+    return (fl_vec_append(&j->stop_ids, ids, p->ignore_eos && !bound ? 0 : n) &&
+            fl_vec_append(&j->stop_ids, p->stop_ids.data, p->stop_ids.n)) ||
+           fl_refuse_nomem(r);
+}
+
 bool fl_form_prepare(fl_job *j, const fl_chat_options *o, fl_refusal *r)
 {
     fl_server *s = j->server;
     fl_buf key = {0};
     fl_grammar *g;
     fl_error err = {0};
-    fl_ids stop = {0};
-    size_t n;
     fl_status status = find_grammar(s, o, &key, &g, &err);
     fl_vec_free(&key);
     if (status != FL_OK)
         return refuse(j, &err, r);
+    if (!choose_stop_ids(j, g != NULL, r))
+        return false;
     if (!g)
         return true;
-    const int32_t *ids = fl_model_stop_ids(s->model, &n);
-    bool ok = fl_vec_append(&stop, ids, n) &&
-              fl_vec_append(&stop, j->params.stop_ids.data, j->params.stop_ids.n);
-    j->params.ignore_eos = false; /* behind a complete document nothing else may come */
-    if (ok)
-        status = fl_matcher_create(g, (int)j->params.n, stop.data, stop.n, &j->matcher, &err);
-    fl_vec_free(&stop);
-    if (!ok)
-        return fl_refuse_nomem(r);
+    status =
+        fl_matcher_create(g, (int)j->params.n, j->stop_ids.data, j->stop_ids.n, &j->matcher, &err);
     return status == FL_OK || fl_refuse_error(r, &err);
 }
 

@@ -13,7 +13,7 @@ typedef struct fl_params {
     bool stream, include_usage, thinking, ignore_eos, one_call, show_stop;
     const char *effort;
     int64_t max_tokens; /* -1: as many as fit */
-    int64_t n, priority;
+    int64_t n, priority, min_tokens;
     fl_sampling sampling;
     FL_VEC(fl_logit_bias) bias;
     FL_VEC(int32_t) stop_ids;
@@ -122,6 +122,7 @@ struct fl_job {
     fl_job *next; /* waiting or running */
     fl_ids prompt;
     bool prepared;
+    fl_ids stop_ids;
     fl_request *request; /* alive in the engine */
     fl_choice *choices;  /* [params.n] */
     fl_matcher *matcher; /* what the answers are held to; NULL: they are free */
@@ -157,12 +158,17 @@ bool fl_prompt_make(fl_job *j, fl_buf *text, fl_refusal *r);
 /* And readies the choices. */
 bool fl_prompt_prepare(fl_job *j, fl_refusal *r);
 
-/* form.c: readies the matcher when the options bind the answers. */
+/* form.c: readies the matcher when the options bind the answers; without messages these are bare
+ * documents. */
 bool fl_form_prepare(fl_job *j, const fl_chat_options *o, fl_refusal *r);
 
 /* answer.c: from tokens to items. */
 void fl_answer_token(void *job, const fl_token_event *e);
 void fl_answer_free(fl_job *j);
+/* answer.c: which tokens may come next: those of the form, and none that ends the answer before
+ * min_tokens.  ctx is the job. */
+fl_status fl_answer_mask(void *ctx, int choice, const int32_t *answer, int64_t n, uint32_t *allowed,
+                         fl_error *err);
 /* answer.c: what the chat parser of a choice reports. */
 void fl_answer_sink(void *choice, const fl_chat_event *e);
 

@@ -13,7 +13,6 @@ static bool refuse_unsupported(const fl_json *o, fl_refusal *r)
         const char *name;
         int64_t fine;
     } list[] = {{"best_of", 1},
-                {"min_tokens", 0},
                 {"prompt_logprobs", -1},
                 {"suffix", -1},
                 {"echo", -1},
@@ -73,7 +72,11 @@ static bool read_format(const fl_json *o, fl_params *p, fl_refusal *r)
         return false;
     if (!format || (type && strcmp(type, "text") == 0))
         return true;
-    p->format = format; /* the chat format refuses other types */
+    if (!type || (strcmp(type, "json_object") != 0 && strcmp(type, "json_schema") != 0))
+        return fl_refuse(r, 400, "invalid_value", "response_format",
+                         "response_format.type must be \"text\", \"json_object\" or "
+                         "\"json_schema\"");
+    p->format = format;
     return true;
 }
 
@@ -107,7 +110,7 @@ static bool read_chat(const fl_json *o, const fl_server *s, fl_params *p, fl_ref
         return fl_refuse(r, 400, "missing_required_parameter", "messages", "messages is missing");
     if (fl_json_size(p->messages) == 0)
         return fl_refuse(r, 400, "invalid_value", "messages", "messages is empty");
-    return read_thinking(o, s, p, r) && read_tools(o, p, r) && read_format(o, p, r);
+    return read_thinking(o, s, p, r) && read_tools(o, p, r);
 }
 
 static bool read_prompt(const fl_json *o, fl_params *p, fl_refusal *r)
@@ -144,7 +147,7 @@ bool fl_params_read(const fl_json *o, const fl_dialect *d, const fl_server *s, f
     if (!read_model(o, s, !d->act, r))
         return false;
     if (d->act) /* nothing is generated */
-        return !fl_read(o, "messages") || read_chat(o, s, p, r);
+        return !fl_read(o, "messages") || (read_format(o, p, r) && read_chat(o, s, p, r));
     const fl_json *so = NULL;
     if (!refuse_unsupported(o, r) ||
         !fl_read_typed(o, "stream_options", FL_JSON_OBJECT, "an object", &so, r) ||
@@ -154,11 +157,12 @@ bool fl_params_read(const fl_json *o, const fl_dialect *d, const fl_server *s, f
         !fl_read_flag(o, "include_stop_str_in_output", &p->show_stop, r) ||
         !fl_read_int(o, "n", 1, FL_MAX_CHOICES, &p->n, r) ||
         !fl_read_int(o, "priority", INT32_MIN, INT32_MAX, &p->priority, r) ||
+        !fl_read_int(o, "min_tokens", 0, INT32_MAX, &p->min_tokens, r) ||
         !fl_read_int(o, "max_tokens", 1, INT32_MAX, &p->max_tokens, r) ||
         !fl_read_int(o, "max_completion_tokens", 1, INT32_MAX, &p->max_tokens, r) ||
         !fl_sampling_read(o, d->chat, p, r))
         return false;
-    return d->chat ? read_chat(o, s, p, r) : read_prompt(o, p, r);
+    return read_format(o, p, r) && (d->chat ? read_chat(o, s, p, r) : read_prompt(o, p, r));
 }
 
 void fl_params_free(fl_params *p)

@@ -102,8 +102,7 @@ bool fl_prompt_prepare(fl_job *j, fl_refusal *r)
     fl_error err = {0};
     const fl_params *p = &j->params;
     fl_chat_options o = chat_options(p);
-    if (!fl_prompt_make(j, NULL, r) || !check_fit(j, r) ||
-        (p->messages && !fl_form_prepare(j, &o, r)))
+    if (!fl_prompt_make(j, NULL, r) || !check_fit(j, r) || !fl_form_prepare(j, &o, r))
         return false;
     j->choices = fl_calloc((size_t)p->n, sizeof *j->choices);
     if (!j->choices)

@@ -111,33 +111,22 @@ static fl_status submit(fl_job *j, fl_error *err)
 {
     fl_server *s = j->server;
     fl_request_params p = fl_request_params_default();
-    fl_ids stop = {0};
-    size_t n = 0;
-    const int32_t *ids = fl_model_stop_ids(s->model, &n);
-    n = j->params.ignore_eos ? 0 : n;
-    if (!fl_vec_append(&stop, ids, n) ||
-        !fl_vec_append(&stop, j->params.stop_ids.data, j->params.stop_ids.n)) {
-        fl_vec_free(&stop);
-        return fl_fail(err, FL_NOMEM, "no memory for stop ids");
-    }
     p.prompt = j->prompt.data;
     p.n_prompt = (int64_t)j->prompt.n;
     p.max_tokens = j->params.max_tokens;
     p.n = (int)j->params.n;
-    p.stop_ids = stop.data;
-    p.n_stop = stop.n;
+    p.stop_ids = j->stop_ids.data;
+    p.n_stop = j->stop_ids.n;
     p.sampling = j->params.sampling;
-    p.mask = j->matcher ? fl_matcher_mask : NULL;
-    p.mask_ctx = j->matcher;
+    p.mask = j->matcher || j->params.min_tokens > 0 ? fl_answer_mask : NULL;
+    p.mask_ctx = j;
     p.on_token = fl_answer_token;
     p.ctx = j;
     p.client = j->client;
     p.priority = (int)j->params.priority;
     p.max_wait_us = (int64_t)s->options.queue_seconds * 1000000;
     p.max_us = (int64_t)s->options.request_seconds * 1000000;
-    fl_status status = fl_engine_submit(s->engine, &p, &j->request, err);
-    fl_vec_free(&stop);
-    return status;
+    return fl_engine_submit(s->engine, &p, &j->request, err);
 }
 
 /* Takes one job to the engine, where it may wait on.  False: it stays at the head of the queue (the

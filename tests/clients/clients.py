@@ -90,6 +90,18 @@ def test_openai_several_answers(s):
     assert [c.index for c in r.choices] == [0, 1, 2] and len({c.text for c in r.choices}) > 1
 
 
+def test_openai_json_schema(s):
+    schema = {"type": "object", "required": ["city", "degrees"], "additionalProperties": False,
+              "properties": {"city": {"type": "string", "maxLength": 20},
+                             "degrees": {"type": "integer"}}}
+    form = {"type": "json_schema", "json_schema": {"name": "weather", "schema": schema,
+                                                   "strict": True}}
+    for seed in range(3):
+        r = chat(s, WEATHER, response_format=form, temperature=1.5, seed=seed)
+        d = json.loads(r.choices[0].message.content)
+        assert isinstance(d["city"], str) and isinstance(d["degrees"], int) and len(d) == 2
+
+
 def test_openai_responses(s):
     r = open_ai(s).responses.create(model=NAME, input="Who are you?", reasoning={"effort": "none"},
                                     temperature=0)

@@ -110,6 +110,9 @@ def test_bias_and_ids(s):
     a = s.post({"prompt": prompt, "max_tokens": 5}, COMPLETIONS)
     b = s.post({"prompt": "The database", "max_tokens": 5}, COMPLETIONS)
     assert a["choices"] == b["choices"] and a["usage"] == b["usage"]
+    long = ask("Who are you?", min_tokens=60, max_tokens=80)
+    assert s.post(long)["usage"]["completion_tokens"] >= 60 > \
+        s.post(ask("Who are you?"))["usage"]["completion_tokens"]
     full = b["choices"][0]["text"]
     r = s.post({"prompt": prompt, "max_tokens": 5, "stop": full[3:6],
                 "include_stop_str_in_output": True}, COMPLETIONS)["choices"][0]
@@ -139,6 +142,77 @@ def test_one_call_and_choice_of_tools(s):
         "tool_choice"
     cut = s.post(ask(WEATHER, tools=TOOLS, max_tokens=14))["choices"][0]
     assert cut["finish_reason"] == "length"
+
+
+SCHEMA = {"type": "object", "required": ["name", "age", "tags"], "additionalProperties": False,
+          "properties": {"name": {"type": "string", "maxLength": 12},
+                         "age": {"type": "integer", "minimum": 0, "maximum": 99},
+                         "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3}}}
+
+
+def test_response_format(s):
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+
+    def check(text):
+        d = json.loads(text)
+        assert list(d) == ["name", "age", "tags"] and 0 <= d["age"] <= 99 and len(d["tags"]) <= 3
+    for seed in range(6):  # hot: nothing but the form makes the answer valid
+        body = ask("Hello", response_format=form, temperature=2, seed=seed)
+        whole = s.post(body)["choices"][0]
+        assert whole["finish_reason"] == "stop"
+        check(whole["message"]["content"])
+        text = "".join(c["choices"][0]["delta"].get("content", "") for c in s.stream(body))
+        assert text == whole["message"]["content"]
+    two = s.post(ask("Hello", response_format=form, temperature=1.5, seed=3, n=3))["choices"]
+    for c in two:
+        check(c["message"]["content"])
+    any_object = s.post(ask("Hello", response_format={"type": "json_object"}, max_tokens=900,
+                            temperature=1.5, seed=1))["choices"][0]
+    if any_object["finish_reason"] == "stop":
+        assert isinstance(json.loads(any_object["message"]["content"]), dict)
+    think = s.post({"messages": [{"role": "user", "content": "Hello"}], "response_format": form})
+    check(think["choices"][0]["message"]["content"])
+    assert think["choices"][0]["message"]["reasoning_content"]
+    check(s.post({"prompt": "JSON: ", "max_tokens": 400, "temperature": 2, "seed": 1,
+                  "response_format": form}, COMPLETIONS)["choices"][0]["text"])
+    r = s.post({"input": "Hello", "reasoning": {"effort": "none"}, "text": {"format": {
+        "type": "json_schema", "name": "x", "schema": SCHEMA}}}, RESPONSES)
+    check(r["output"][0]["content"][0]["text"])
+    r = s.post({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 400,
+                "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}, MESSAGES)
+    check(r["content"][0]["text"])
+    for bad in ({"type": "xml"}, {"type": "json_schema"}, 5, {"type": "json_schema", "json_schema": {
+            "name": "x", "schema": {"type": "object", "not": {}}}}):
+        e = s.post(ask("x", response_format=bad), status=400)["error"]
+        assert e["param"] == "response_format", e
+
+
+def test_forced_tools(s):
+    other = {"type": "function", "function": {"name": "add", "parameters": {
+        "type": "object", "required": ["a", "b"], "additionalProperties": False,
+        "properties": {"a": {"type": "integer", "maximum": 9}, "b": {"enum": ["x", "y"]}}},
+        "strict": True}}
+    tools = TOOLS + [other]
+    for seed in range(4):
+        body = ask("Hello", tools=tools, temperature=1.5, seed=seed)
+        c = s.post({**body, "tool_choice": {"type": "function", "function": {"name": "add"}}}
+                   )["choices"][0]
+        call, = c["message"]["tool_calls"]
+        args = json.loads(call["function"]["arguments"])
+        assert call["function"]["name"] == "add" and c["finish_reason"] == "stop"
+        assert sorted(args) == ["a", "b"] and args["a"] <= 9 and args["b"] in "xy"
+        body.update(tool_choice="required", parallel_tool_calls=False, max_tokens=600)
+        c = s.post(body)["choices"][0]
+        if c["finish_reason"] != "length":
+            assert c["finish_reason"] == "tool_calls" and len(c["message"]["tool_calls"]) == 1
+            json.loads(c["message"]["tool_calls"][0]["function"]["arguments"])
+    e = s.post(ask("x", tools=TOOLS, tool_choice={"type": "function", "function": {"name": "no"}}),
+               status=400)["error"]
+    assert e["param"] == "tool_choice", e
+    m = s.post({"max_tokens": 300, "tools": A_TOOLS, "messages": [
+        {"role": "user", "content": "Hello"}], "tool_choice": {"type": "tool", "name": "get_weather"}},
+        MESSAGES)
+    assert m["stop_reason"] == "tool_use" and m["content"][-1]["name"] == "get_weather", m
 
 
 def test_tokens_and_template(s):

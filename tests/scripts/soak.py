@@ -39,6 +39,12 @@ def requests():
         yield CHAT, {**ask(q, tools=TOOLS), "temperature": 0, "max_tokens": 120}
         yield CHAT, {**ask(q), "temperature": 0.7, "seed": 3, "max_tokens": 120,
                      "chat_template_kwargs": {"thinking": True}}
+        yield CHAT, {**ask(q), "temperature": 1, "seed": 4, "response_format": FORM}
+
+
+SCHEMA = {"type": "object", "required": ["a"], "additionalProperties": False,
+          "properties": {"a": {"type": "array", "items": {"type": "integer"}, "maxItems": 5}}}
+FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
 
 
 class Soak:
