@@ -5,6 +5,8 @@
 #include "server/put_internal.h"
 
 #include <inttypes.h>
+#include <stdio.h>
+#include <unistd.h>
 
 static const char *const NAMES[] = {
 #define FL_HISTOGRAM_NAME(name, metric, seconds) [FL_H_##name] = metric,
@@ -121,6 +123,18 @@ static bool histogram(fl_server *s, fl_buf *b, int which, const fl_histogram *h)
            sample(s, b, name, "_count", "", (double)h->count);
 }
 
+/* Bytes of memory that the process holds; 0 where that cannot be read. */
+static double resident_bytes(void)
+{
+    long long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (f && fscanf(f, "%*s %lld", &pages) != 1)
+        pages = 0;
+    if (f)
+        fclose(f);
+    return (double)pages * (double)sysconf(_SC_PAGESIZE);
+}
+
 bool fl_metrics_write(fl_server *s, bool healthy, fl_buf *b)
 {
     pthread_mutex_lock(&s->lock);
@@ -142,6 +156,7 @@ bool fl_metrics_write(fl_server *s, bool healthy, fl_buf *b)
         metric(s, b, "gauge", "vllm:engine_healthy", healthy) &&
         metric(s, b, "gauge", "firstlight:connections_generating", live) &&
         metric(s, b, "gauge", "firstlight:cache_tokens_used", used) &&
+        metric(s, b, "gauge", "process_resident_memory_bytes", resident_bytes()) &&
         metric(s, b, "counter", "vllm:prompt_tokens_total", (double)c.prompt_tokens) &&
         metric(s, b, "counter", "vllm:generation_tokens_total", (double)c.generation_tokens) &&
         metric(s, b, "counter", "vllm:prefix_cache_queries_total", (double)c.prompt_tokens) &&

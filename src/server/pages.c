@@ -1,4 +1,4 @@
-/* What is read with GET: models, health, readiness, metrics, version. */
+/* What is read with GET: the web page, models, health, readiness, metrics, version. */
 #define _GNU_SOURCE
 #include "server/put_internal.h"
 #include "server/server_internal.h"
@@ -31,6 +31,10 @@ bool fl_page(fl_server *s, const char *path, fl_buf *out, const char **type, int
     pthread_mutex_unlock(&s->lock);
     *type = "application/json";
     *http = 200;
+    if (strcmp(path, "/") == 0) {
+        *type = "text/html; charset=utf-8";
+        return fl_vec_append(out, (const char *)fl_page_html, fl_page_html_size);
+    }
     if (strcmp(path, "/v1/models") == 0)
         return models(s, out);
     if (strcmp(path, "/version") == 0)

@@ -144,6 +144,10 @@ void fl_watch_remove(fl_server *s, int fd);
 fl_status fl_http_start(fl_server *s, fl_error *err);
 void fl_http_stop(fl_server *s);
 
+/* page.html, made into an array by the build. */
+extern const unsigned char fl_page_html[];
+extern const size_t fl_page_html_size;
+
 /* pages.c: what is asked for with GET. */
 bool fl_page(fl_server *s, const char *path, fl_buf *out, const char **type, int *http);
 
