@@ -46,13 +46,14 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 }
 
 static const struct argp_child children[] = {{&cli_common_argp, 0, "", 0}, {0}};
-static const struct argp argp = {options,
-                                 parse,
-                                 "MODEL\nmachine",
-                                 "Measures prompt and generation speed, or the machine alone.",
-                                 children,
-                                 0,
-                                 0};
+static const struct argp argp = {
+    options,
+    parse,
+    "MODEL\nmachine\nserve URL",
+    "Measures prompt and generation speed, the machine alone, or a running server.",
+    children,
+    0,
+    0};
 
 /* Seen by all requests of a run: when the last prompt was done and when the last token came. */
 typedef struct run_clock {
@@ -178,6 +179,8 @@ int cmd_bench(int argc, char **argv)
     cli_model m;
     if (argc > 1 && strcmp(argv[1], "machine") == 0)
         return cmd_bench_machine(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "serve") == 0)
+        return cmd_bench_serve(argc - 1, argv + 1);
     cli_parse(&argp, argc, argv, &args);
     if (!args.common.context)
         args.common.context = args.prompt + args.generate;
