@@ -1,6 +1,7 @@
-"""A running server with the bundled model, for the scripts that test it."""
+"""A running server, with the bundled model if no other is named, for the scripts that test it."""
 import http.client
 import json
+import os
 import re
 import socket
 import subprocess
@@ -29,9 +30,10 @@ def until(condition, seconds=60):
 class Server:
     """with Server(binary, option...) as s: started and ended once; the exit status must be 0."""
 
-    def __init__(self, binary, *options):
+    def __init__(self, binary, *options, model=TINY):
+        self.name = os.path.basename(model)
         self.p = subprocess.Popen(
-            [binary, "serve", TINY, "--port", "0", "--context", "4096", *options],
+            [binary, "serve", model, "--port", "0", "--context", "4096", *options],
             stderr=subprocess.PIPE, text=True)
         line = self.p.stderr.readline()
         found = re.search(r":(\d+)/v1", line)
@@ -65,13 +67,14 @@ class Server:
 
     def post(self, body, path=CHAT, status=200):
         """The answer to a greedy request, as Python has it."""
-        r, text = self.call("POST", path, {"model": NAME, "temperature": 0, **body})
+        r, text = self.call("POST", path, {"model": self.name, "temperature": 0, **body})
         assert r.status == status, (r.status, text)
         return json.loads(text)
 
     def stream(self, body, path=CHAT):
         """The events of a greedy streamed request."""
-        r, text = self.call("POST", path, {"model": NAME, "temperature": 0, "stream": True, **body})
+        r, text = self.call("POST", path, {"model": self.name, "temperature": 0, "stream": True,
+                                         **body})
         assert r.status == 200 and r.getheader("Content-Type") == "text/event-stream", text
         events = [e.removeprefix("data: ") for e in text.split("\n\n") if e]
         assert events[-1] == "[DONE]"
@@ -86,7 +89,7 @@ class Server:
 
     def send(self, body, path=COMPLETIONS):
         """A request on a bare socket, unanswered."""
-        data = json.dumps({"model": NAME, **body}).encode()
+        data = json.dumps({"model": self.name, **body}).encode()
         s = socket.create_connection(("127.0.0.1", self.port), timeout=120)
         s.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode()
                   + data)
