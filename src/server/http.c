@@ -130,7 +130,7 @@ static void end_job(fl_server *s, fl_exchange *x)
         p = &(*p)->live;
     *p = x->job->live;
     s->n_live--;
-    fl_key_leave_locked(x->key);
+    fl_job_leave_locked(x->job);
     pthread_cond_signal(&s->wake);
     pthread_mutex_unlock(&s->lock);
     fl_job_drop(x->job);

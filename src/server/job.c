@@ -131,10 +131,19 @@ void fl_job_send(fl_job *j, const char *text, size_t len)
     pthread_mutex_unlock(&j->server->lock);
 }
 
-/* A stream that ends before it sent anything has its head yet to send. */
+void fl_job_leave_locked(fl_job *j)
+{
+    if (j->entered)
+        fl_key_leave_locked(j->key);
+    j->entered = false;
+}
+
+/* A stream that ends before it sent anything has its head yet to send.  Whoever has read the end
+ * may ask again at once: the key's place is free before. */
 void fl_job_end(fl_job *j, int http)
 {
     pthread_mutex_lock(&j->server->lock);
+    fl_job_leave_locked(j);
     j->http = http;
     j->begun |= j->params.stream && http == 200;
     j->ended = true;

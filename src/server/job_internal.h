@@ -145,6 +145,7 @@ void fl_job_start(fl_job *j);
 void fl_job_begin(fl_job *j);
 void fl_job_send(fl_job *j, const char *text, size_t len);
 void fl_job_end(fl_job *j, int http);
+void fl_job_leave_locked(fl_job *j); /* gives its key's place back, once */
 void fl_job_fail(fl_job *j, const fl_refusal *r);
 
 /* params.c */
