@@ -325,6 +325,8 @@ const char *ops_check(const ops_gen *g, uint64_t seed, const fl_kernel *extra,
 
 /* ---- for generators ---- */
 
+float ops_tiny = 1e-40f;
+
 void ops_special(tc *c, int i, bool nan)
 {
     rng *r = c->random;
@@ -337,7 +339,7 @@ void ops_special(tc *c, int i, bool nan)
         else if (what == 1)
             scale = 1e-15f;
         else if (what == 2)
-            scale = 1e-40f;
+            scale = ops_tiny;
         else if (what == 3)
             scale = 0;
         for (int64_t j = 0; j < width && scale != 1; j++)

@@ -41,6 +41,9 @@ const char *ops_check(const ops_gen *g, uint64_t seed, const fl_kernel *extra,
 /* Some rows of input i get special values: zeros of both signs, numbers so large or small that
  * their squares still fit a float, denormals; with `nan` also a NaN in a row now and then. */
 void ops_special(tc *c, int i, bool nan);
+/* The scale of tiny rows: 1e-40, so that they are denormal.  A test of kernels that do not hold
+ * every bit of those sets a greater one. */
+extern float ops_tiny;
 /* A row symbol for an input: mostly tokens. */
 fl_rows ops_row_symbol(tc *c);
 /* All of a weight as floats, in memory of the case. */

@@ -1,148 +1,125 @@
-/* delta_rule, the recurrence: columns of a head's state never look at each other, so a warp keeps
- * four of them in registers and walks through the tokens of its sequence.  Eight lanes share a
- * column, each with every eighth group of four rows; a sum over rows goes through a lane's own in
- * ascending order and then over the lanes, so it does not depend on what else is computed.
- *
- * Queries, keys and decays of TOKENS tokens at a time pass through shared memory. */
-#include "ops/gpu/gpu.h"
+/* delta_rule: steps in which every sequence has one row have a kernel of their own, which reads the
+ * state in whole rows; all others walk through their tokens (delta.h).  Both sum in the same order.
+ */
+#include "ops/gpu/delta.h"
 
-enum {
-    WARPS = 4,
-    COLUMNS = 4,
-    PARTS = GPU_LANES / COLUMNS,
-    TOKENS = 8,
-    THREADS = WARPS * GPU_LANES
-};
+enum { STEP_COLUMNS = 4 * GPU_LANES, STEP_THREADS = DELTA_PARTS * GPU_LANES };
 
-typedef struct delta_args {
-    gpu_step step;
-    gpu_rows q, k, v, g, beta, o;
-    unsigned char *base;
-    int64_t item_bytes;
-    int heads, dk, dv;
-} delta_args;
-
-static __device__ inline float parts_sum(float x)
+/* The sum of the parts' sums, as parts_sum takes it. */
+static __device__ inline float4 tree(const float4 x[DELTA_PARTS][GPU_LANES], int lane)
 {
-    for (int i = COLUMNS; i < GPU_LANES; i *= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, i, GPU_LANES);
-    return x;
+    float4 y[DELTA_PARTS];
+#pragma unroll
+    for (int p = 0; p < DELTA_PARTS; p++)
+        y[p] = x[p][lane];
+#pragma unroll
+    for (int i = 1; i < DELTA_PARTS; i *= 2) {
+#pragma unroll
+        for (int p = 0; p < DELTA_PARTS; p += 2 * i)
+            y[p] = make_float4(y[p].x + y[p + i].x, y[p].y + y[p + i].y, y[p].z + y[p + i].z,
+                               y[p].w + y[p + i].w);
+    }
+    return y[0];
 }
 
-/* Row m of a lane's part: groups of four rows, dealt out in turn. */
-static __device__ inline int row_of(int part, int m)
+static __device__ inline float4 fma4(float a, float4 b, float4 c)
 {
-    return (m / 4 * PARTS + part) * 4 + m % 4;
+    return make_float4(fmaf(a, b.x, c.x), fmaf(a, b.y, c.y), fmaf(a, b.z, c.z), fmaf(a, b.w, c.w));
 }
 
-template <int ROWS> static __global__ void delta_kernel(delta_args a)
+/* The four chains of a part. */
+static __device__ inline float4 chains(const float4 x[4])
 {
-    enum { DK = ROWS * PARTS };
-    __shared__ __align__(16) float qs[TOKENS][DK], ks[TOKENS][DK], gs[TOKENS][DK];
-    int lane = threadIdx.x % GPU_LANES, column = lane % COLUMNS, part = lane / COLUMNS;
-    int head = blockIdx.y;
-    int j = (blockIdx.x * WARPS + threadIdx.x / GPU_LANES) * COLUMNS + column;
+    return make_float4((x[0].x + x[1].x) + (x[2].x + x[3].x), (x[0].y + x[1].y) + (x[2].y + x[3].y),
+                       (x[0].z + x[1].z) + (x[2].z + x[3].z),
+                       (x[0].w + x[1].w) + (x[2].w + x[3].w));
+}
+
+/* One token per sequence.  A warp has a part of the rows, a lane four columns side by side. */
+template <int ROWS> static __global__ void __launch_bounds__(STEP_THREADS) step_kernel(delta_args a)
+{
+    enum { DK = ROWS * DELTA_PARTS };
+    __shared__ float q[DK], k[DK], g[DK];
+    __shared__ float4 sums[2][DELTA_PARTS][GPU_LANES];
+    int lane = threadIdx.x % GPU_LANES, part = threadIdx.x / GPU_LANES, head = blockIdx.y;
+    int j = blockIdx.x * STEP_COLUMNS + 4 * lane;
     if ((int)blockIdx.z >= a.step.counts[GPU_SEQS])
         return;
     const gpu_seq seq = a.step.seqs[blockIdx.z];
-    float *state = (float *)(a.base + seq.slot * a.item_bytes) + (int64_t)head * a.dk * a.dv;
-    float s[ROWS];
+    int64_t row = seq.row0;
+    float *state = (float *)(a.base + seq.slot * a.item_bytes) + (int64_t)head * a.dk * a.dv + j;
+    float4 s[ROWS], zero = {0, 0, 0, 0};
 #pragma unroll
     for (int m = 0; m < ROWS; m++) {
-        int i = row_of(part, m);
-        s[m] = i < a.dk && j < a.dv ? state[(int64_t)i * a.dv + j] : 0;
+        int i = delta_row(part, m);
+        s[m] = i < a.dk && j < a.dv ? *(const float4 *)(state + (int64_t)i * a.dv) : zero;
     }
-    for (int t0 = 0; t0 < seq.n_rows; t0 += TOKENS) {
-        int n = seq.n_rows - t0 < TOKENS ? seq.n_rows - t0 : TOKENS;
-        __syncthreads();
-        for (int i = threadIdx.x; i < n * DK; i += THREADS) {
-            int t = i / DK, d = i % DK;
-            int64_t row = seq.row0 + t0 + t, at = (int64_t)head * a.dk + d;
-            bool there = d < a.dk;
-            qs[t][d] = there ? a.q.p[row * a.q.stride + at] : 0;
-            ks[t][d] = there ? a.k.p[row * a.k.stride + at] : 0;
-            gs[t][d] = there ? expf(a.g.p[row * a.g.stride + at]) : 0;
-        }
-        __syncthreads();
-        for (int t = 0; t < n; t++) {
-            int64_t row = seq.row0 + t0 + t;
-            float v = j < a.dv ? a.v.p[row * a.v.stride + (int64_t)head * a.dv + j] : 0;
-            float beta = a.beta.p[row * a.beta.stride + head];
-            float seen = 0, read = 0;
-#pragma unroll
-            for (int m = 0; m < ROWS; m += 4) {
-                int i = row_of(part, m);
-                float4 k = *(const float4 *)&ks[t][i], g = *(const float4 *)&gs[t][i];
-                s[m] *= g.x;
-                s[m + 1] *= g.y;
-                s[m + 2] *= g.z;
-                s[m + 3] *= g.w;
-                seen = fmaf(k.x, s[m], seen);
-                seen = fmaf(k.y, s[m + 1], seen);
-                seen = fmaf(k.z, s[m + 2], seen);
-                seen = fmaf(k.w, s[m + 3], seen);
-            }
-            float add = beta * (v - parts_sum(seen));
-#pragma unroll
-            for (int m = 0; m < ROWS; m += 4) {
-                int i = row_of(part, m);
-                float4 k = *(const float4 *)&ks[t][i], q = *(const float4 *)&qs[t][i];
-                s[m] = fmaf(k.x, add, s[m]);
-                s[m + 1] = fmaf(k.y, add, s[m + 1]);
-                s[m + 2] = fmaf(k.z, add, s[m + 2]);
-                s[m + 3] = fmaf(k.w, add, s[m + 3]);
-                read = fmaf(q.x, s[m], read);
-                read = fmaf(q.y, s[m + 1], read);
-                read = fmaf(q.z, s[m + 2], read);
-                read = fmaf(q.w, s[m + 3], read);
-            }
-            read = parts_sum(read);
-            if (part == 0 && j < a.dv)
-                a.o.p[row * a.o.stride + (int64_t)head * a.dv + j] = read;
-        }
+    for (int d = threadIdx.x; d < DK; d += STEP_THREADS) {
+        int64_t at = (int64_t)head * a.dk + d;
+        q[d] = d < a.dk ? a.q.p[row * a.q.stride + at] : 0;
+        k[d] = d < a.dk ? a.k.p[row * a.k.stride + at] : 0;
+        g[d] = d < a.dk ? expf(a.g.p[row * a.g.stride + at]) : 1;
     }
+    const float *vs = a.v.p + row * a.v.stride + (int64_t)head * a.dv + j;
+    float4 v = j < a.dv ? make_float4(vs[0], vs[1], vs[2], vs[3]) : zero;
+    float beta = a.beta.p[row * a.beta.stride + head];
+    __syncthreads();
+    float4 seen[4] = {zero, zero, zero, zero}, read[4] = {zero, zero, zero, zero};
 #pragma unroll
     for (int m = 0; m < ROWS; m++) {
-        int i = row_of(part, m);
+        int i = delta_row(part, m);
+        s[m] = make_float4(s[m].x * g[i], s[m].y * g[i], s[m].z * g[i], s[m].w * g[i]);
+        seen[m % 4] = fma4(k[i], s[m], seen[m % 4]);
+    }
+    sums[0][part][lane] = chains(seen);
+    __syncthreads();
+    float4 all = tree(sums[0], lane);
+    float4 add = make_float4(beta * (v.x - all.x), beta * (v.y - all.y), beta * (v.z - all.z),
+                             beta * (v.w - all.w));
+#pragma unroll
+    for (int m = 0; m < ROWS; m++) {
+        int i = delta_row(part, m);
+        s[m] = fma4(k[i], add, s[m]);
+        read[m % 4] = fma4(q[i], s[m], read[m % 4]);
         if (i < a.dk && j < a.dv)
-            state[(int64_t)i * a.dv + j] = s[m];
+            *(float4 *)(state + (int64_t)i * a.dv) = s[m];
+    }
+    sums[1][part][lane] = chains(read);
+    __syncthreads();
+    if (part == 0 && j < a.dv) {
+        float *o = a.o.p + row * a.o.stride + (int64_t)head * a.dv + j;
+        all = tree(sums[1], lane);
+        o[0] = all.x;
+        o[1] = all.y;
+        o[2] = all.z;
+        o[3] = all.w;
     }
 }
 
-template <int ROWS> static void launch(const delta_args &a, int n_seqs, gpu_queue *q)
+template <int ROWS> static void step_launch(const delta_args &a, int n_seqs, gpu_queue *q)
 {
-    dim3 grid(gpu_blocks(a.dv, WARPS * COLUMNS), (unsigned)a.heads, (unsigned)n_seqs);
-    delta_kernel<ROWS><<<grid, THREADS, 0, q->stream>>>(a);
+    dim3 grid(gpu_blocks(a.dv, STEP_COLUMNS), (unsigned)a.heads, (unsigned)n_seqs);
+    step_kernel<ROWS><<<grid, STEP_THREADS, 0, q->stream>>>(a);
     gpu_launched(q);
+}
+
+/* The state in whole 16 bytes, and no more rows than registers hold. */
+static bool steps(const delta_args &a)
+{
+    return a.dk <= 128 && a.dv % 4 == 0 && ((uintptr_t)a.base | (uintptr_t)a.item_bytes) % 16 == 0;
 }
 
 static void run(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
 {
     (void)phase;
     gpu_queue *q = (gpu_queue *)worker->queue;
-    const fl_arg *in = call->in;
-    const fl_state_pool *pool = &step->states[in[FL_DELTA_STATE].type.state];
-    delta_args a = {};
-    a.step = q->step;
-    a.q = gpu_rows_of(&in[FL_DELTA_Q]);
-    a.k = gpu_rows_of(&in[FL_DELTA_K]);
-    a.v = gpu_rows_of(&in[FL_DELTA_V]);
-    a.g = gpu_rows_of(&in[FL_DELTA_G]);
-    a.beta = gpu_rows_of(&in[FL_DELTA_BETA]);
-    a.o = gpu_rows_of(&call->out[0]);
-    a.base = pool->base;
-    a.item_bytes = pool->item_bytes;
-    a.heads = (int)in[FL_DELTA_Q].type.dim[0];
-    a.dk = (int)in[FL_DELTA_Q].type.dim[1];
-    a.dv = (int)in[FL_DELTA_V].type.dim[1];
-    if (a.dk <= 32)
-        launch<4>(a, step->n_seqs, q);
+    delta_args a = delta_args_of(call, step, q);
+    if (step->n_rows != step->n_seqs || !steps(a))
+        delta_recurrence(a, step->n_seqs, q);
     else if (a.dk <= 64)
-        launch<8>(a, step->n_seqs, q);
-    else if (a.dk <= 128)
-        launch<16>(a, step->n_seqs, q);
+        step_launch<8>(a, step->n_seqs, q);
     else
-        launch<32>(a, step->n_seqs, q);
+        step_launch<16>(a, step->n_seqs, q);
 }
 
 static bool fits(const fl_node_view *n)

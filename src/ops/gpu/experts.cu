@@ -98,24 +98,27 @@ static __device__ void down_tile(const experts_args &a, int e, int first, int la
     }
 }
 
-/* A block takes every gridDim.y-th of the active experts. */
 template <int T, bool WHOLE, int R> static __global__ void up_kernel(experts_args a, fl_expr act)
 {
     extern __shared__ float xs[];
-    for (int i = blockIdx.y; i < *a.g.n_active; i += gridDim.y) {
-        int e = a.g.active[i], last = a.g.start[e + 1];
-        for (int p = a.g.start[e]; p < last; p += R)
-            up_tile<T, WHOLE, R>(a, act, e, p, last, xs);
+    for (int c = 0; c < PAIR_CLASSES; c++) {
+        EACH_EXPERT(a, c, e, first, last)
+        {
+            for (int p = first; p < last; p += R)
+                up_tile<T, WHOLE, R>(a, act, e, p, last, xs);
+        }
     }
 }
 
 template <int T, bool WHOLE, int R> static __global__ void down_kernel(experts_args a)
 {
     extern __shared__ float xs[];
-    for (int i = blockIdx.y; i < *a.g.n_active; i += gridDim.y) {
-        int e = a.g.active[i], last = a.g.start[e + 1];
-        for (int p = a.g.start[e]; p < last; p += R)
-            down_tile<T, WHOLE, R>(a, e, p, last, xs);
+    for (int c = 0; c < PAIR_CLASSES; c++) {
+        EACH_EXPERT(a, c, e, first, last)
+        {
+            for (int p = first; p < last; p += R)
+                down_tile<T, WHOLE, R>(a, e, p, last, xs);
+        }
     }
 }
 

@@ -9,11 +9,15 @@ enum { Z, IDS, WEIGHTS, W1, W3, W2 };
 enum { MAX_EXPERTS = 4096, GROUP_THREADS = 1024 };
 static const int64_t EXPERTS_SCRATCH = (int64_t)256 << 20;
 
+/* Experts by how many pairs they have. */
+enum { ONE_PAIR, FEW_PAIRS, MANY_PAIRS, PAIR_CLASSES, FEW = 8 };
+
 /* The lists of one pass, in device memory. */
 typedef struct groups {
-    int32_t *n_active, *active; /* experts that have pairs */
-    int32_t *start;             /* [experts + 1] into pairs */
-    int32_t *pairs;             /* row * k + slot */
+    int32_t *n_active; /* [PAIR_CLASSES] */
+    int32_t *active;   /* [PAIR_CLASSES][experts] those that have pairs, ascending */
+    int32_t *start;    /* [experts + 1] into pairs */
+    int32_t *pairs;    /* row * k + slot */
 } groups;
 
 typedef struct experts_args {
@@ -24,16 +28,48 @@ typedef struct experts_args {
     float *hidden, *down; /* per pair of the pass */
     int64_t row0, rows;   /* of the pass */
     int k, n_experts;
+    int few; /* the most pairs of an expert of class FEW_PAIRS */
 } experts_args;
 
 /* ---- group ---- */
 
+enum { GROUP_EACH = MAX_EXPERTS / GROUP_THREADS };
+
+/* The sum over the threads before this one; *all: over all of them.  room: GPU_LANES entries. */
+static __device__ inline int4 block_before(int4 x, int4 *room, int4 *all)
+{
+    int lane = threadIdx.x % GPU_LANES, warp = threadIdx.x / GPU_LANES;
+    int4 sum = x;
+    for (int i = 1; i < GPU_LANES; i *= 2) {
+        int4 y = {__shfl_up_sync(0xffffffffu, sum.x, i, GPU_LANES),
+                  __shfl_up_sync(0xffffffffu, sum.y, i, GPU_LANES),
+                  __shfl_up_sync(0xffffffffu, sum.z, i, GPU_LANES),
+                  __shfl_up_sync(0xffffffffu, sum.w, i, GPU_LANES)};
+        if (lane >= i)
+            sum = make_int4(sum.x + y.x, sum.y + y.y, sum.z + y.z, sum.w + y.w);
+    }
+    if (lane == GPU_LANES - 1)
+        room[warp] = sum;
+    __syncthreads();
+    int4 before = {0, 0, 0, 0};
+    *all = before;
+    for (int i = 0; i < GROUP_THREADS / GPU_LANES; i++) {
+        int4 y = room[i];
+        if (i == warp)
+            before = *all;
+        *all = make_int4(all->x + y.x, all->y + y.y, all->z + y.z, all->w + y.w);
+    }
+    return make_int4(before.x + sum.x - x.x, before.y + sum.y - x.y, before.z + sum.z - x.z,
+                     before.w + sum.w - x.w);
+}
+
 static __global__ void group_kernel(experts_args a)
 {
     __shared__ int32_t n[MAX_EXPERTS], next[MAX_EXPERTS];
+    __shared__ int4 room[GPU_LANES];
     int64_t rows = *a.count - a.row0 < a.rows ? *a.count - a.row0 : a.rows;
     int32_t n_pairs = rows > 0 ? (int32_t)rows * a.k : 0;
-    for (int e = threadIdx.x; e < a.n_experts; e += GROUP_THREADS)
+    for (int e = threadIdx.x; e < MAX_EXPERTS; e += GROUP_THREADS)
         n[e] = 0;
     __syncthreads();
     for (int p = threadIdx.x; p < n_pairs; p += GROUP_THREADS) {
@@ -42,16 +78,30 @@ static __global__ void group_kernel(experts_args a)
             atomicAdd(&n[e], 1);
     }
     __syncthreads();
+    int first = threadIdx.x * GROUP_EACH; /* this thread's experts: pairs, and how many per class */
+    int4 own = {0, 0, 0, 0}, all;
+    for (int e = first; e < first + GROUP_EACH; e++) {
+        own.x += n[e];
+        own.y += n[e] == 1;
+        own.z += n[e] > 1 && n[e] <= a.few;
+        own.w += n[e] > 1 && n[e] > a.few;
+    }
+    int4 at = block_before(own, room, &all);
+    for (int e = first; e < first + GROUP_EACH && e < a.n_experts; e++) {
+        next[e] = a.g.start[e] = at.x;
+        at.x += n[e];
+        if (n[e] == 1)
+            a.g.active[ONE_PAIR * a.n_experts + at.y++] = e;
+        else if (n[e] > 1 && n[e] > a.few)
+            a.g.active[MANY_PAIRS * a.n_experts + at.w++] = e;
+        else if (n[e])
+            a.g.active[FEW_PAIRS * a.n_experts + at.z++] = e;
+    }
     if (threadIdx.x == 0) {
-        int32_t at = 0, active = 0;
-        for (int e = 0; e < a.n_experts; e++) {
-            next[e] = a.g.start[e] = at;
-            at += n[e];
-            if (n[e])
-                a.g.active[active++] = e;
-        }
-        a.g.start[a.n_experts] = at;
-        *a.g.n_active = active;
+        a.g.start[a.n_experts] = all.x;
+        a.g.n_active[ONE_PAIR] = all.y;
+        a.g.n_active[FEW_PAIRS] = all.z;
+        a.g.n_active[MANY_PAIRS] = all.w;
     }
     __syncthreads();
     for (int p = threadIdx.x; p < n_pairs; p += GROUP_THREADS) {
@@ -60,6 +110,13 @@ static __global__ void group_kernel(experts_args a)
             a.g.pairs[atomicAdd(&next[e], 1)] = p;
     }
 }
+
+/* A block takes every gridDim.y-th of the active experts of a class: its pairs are those from
+ * `first` to before `last` of the list. */
+#define EACH_EXPERT(a, pair_class, e, first, last)                                                 \
+    for (int i_ = blockIdx.y, e, first, last; i_ < (a).g.n_active[pair_class]; i_ += gridDim.y)    \
+        if (e = (a).g.active[(pair_class) * (a).n_experts + i_], first = (a).g.start[e],           \
+            last = (a).g.start[e + 1], true)
 
 /* ---- combine ---- */
 
@@ -103,11 +160,12 @@ static inline experts_args experts_of(const fl_call *call, const gpu_queue *q, i
     a.count = gpu_count(q, call->in[Z].type.rows);
     a.k = (int)call->in[IDS].type.dim[0];
     a.n_experts = call->in[W1].type.n_tensors;
+    a.few = FEW;
     *most = experts_pass_rows(a.k, a.w1.n, a.w2.n, rows);
     int32_t *ints = (int32_t *)shared;
     a.g.n_active = ints;
-    a.g.active = ints + 1;
-    a.g.start = a.g.active + a.n_experts;
+    a.g.active = ints + PAIR_CLASSES;
+    a.g.start = a.g.active + PAIR_CLASSES * a.n_experts;
     a.g.pairs = a.g.start + a.n_experts + 1;
     a.hidden = (float *)(a.g.pairs + *most * a.k);
     a.down = a.hidden + *most * a.k * a.w1.n;
@@ -120,7 +178,7 @@ static inline void experts_scratch(const fl_node_view *n, const fl_limits *limit
     int64_t k = n->in[IDS]->dim[0], inner = n->in[W1]->dim[0], width = n->in[W1]->dim[1];
     int64_t most = experts_pass_rows(k, inner, width, limits->max_rows);
     *per_worker = 0;
-    *shared = (size_t)(2 + 2 * n->in[W1]->n_tensors + most * k * (1 + inner + width)) * 4;
+    *shared = (size_t)(4 + 4 * n->in[W1]->n_tensors + most * k * (1 + inner + width)) * 4;
 }
 
 #endif

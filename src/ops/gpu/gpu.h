@@ -142,8 +142,8 @@ static __device__ inline int64_t step_item(const gpu_step &s, const gpu_seq &q, 
 
 #endif
 
-/* The kernel lists, one per file. */
-#define GPU_FILES(X)                                                                               \
+/* The kernel lists, one per file; those with PTX are left out of a portable build. */
+#define GPU_PORTABLE_FILES(X)                                                                      \
     X(rows)                                                                                        \
     X(norm)                                                                                        \
     X(rope)                                                                                        \
@@ -156,6 +156,14 @@ static __device__ inline int64_t step_item(const gpu_step &s, const gpu_seq &q, 
     X(experts)                                                                                     \
     X(mix)                                                                                         \
     X(expr)
+#ifdef FL_MUSA
+#define GPU_FILES(X) GPU_PORTABLE_FILES(X)
+#else
+#define GPU_FILES(X)                                                                               \
+    GPU_PORTABLE_FILES(X)                                                                          \
+    X(linear_mma)                                                                                  \
+    X(experts_mma)
+#endif
 
 #define GPU_DECLARE(file) extern const fl_kernel_list gpu_kernels_##file;
 GPU_FILES(GPU_DECLARE)

@@ -1,0 +1,380 @@
+/* experts on matrix units (mma.h): experts with up to 8 pairs in the narrow form, a block per tile
+ * of W1 and W3 (or two of W2); the others in the wide form, for which rows and hidden values are
+ * arranged beforehand. */
+#include "ops/gpu/experts.h"
+#include "ops/gpu/expr.h"
+#include "ops/gpu/mma.h"
+
+enum { FEW_AT_ONCE = 4, TILES = 2, MIDDLE = 2, MANY = 8 /* times 8 pairs at once */ };
+
+typedef struct wide_args {
+    unsigned char *z, *hidden; /* arranged: per row of the pass, and per pair */
+} wide_args;
+
+/* ---- few pairs ---- */
+
+/* Up to VECTORS pairs of expert e, those from pair[0] on; the rest are -1. */
+template <int T, int PARTS, int VECTORS>
+static __device__ inline void narrow_up(const experts_args &a, const fl_expr &act, int e,
+                                        const int32_t pair[VECTORS], bool aligned,
+                                        unsigned char *room, float *gate)
+{
+    int64_t n0 = (int64_t)blockIdx.x * MMA_ROWS;
+    mma_tiles<2> m = {{a.w1, a.w3}, {n0, n0}, e};
+    const float *x[VECTORS];
+    float sum[1]; /* the first 128 threads have W1's, the others W3's */
+#pragma unroll
+    for (int v = 0; v < VECTORS; v++)
+        x[v] = pair[v] < 0 ? NULL : a.z.p + (a.row0 + pair[v] / a.k) * a.z.stride;
+    mma_narrow<T, PARTS, 2, VECTORS>(m, x, aligned, room, sum);
+    if (threadIdx.x < 128)
+        gate[threadIdx.x] = sum[0];
+    __syncthreads();
+    int at = threadIdx.x % 128, to = -1;
+    int64_t n = n0 + at / 8;
+#pragma unroll
+    for (int v = 0; v < VECTORS; v++)
+        to = at % 8 == v ? pair[v] : to;
+    if (threadIdx.x >= 128 && to >= 0 && n < a.w1.n) {
+        const float in[2] = {gate[at], sum[0]};
+        a.hidden[to * a.w1.n + n] = expr_run(act, in);
+    }
+    __syncthreads();
+}
+
+template <int T, int PARTS, int VECTORS>
+static __device__ inline void narrow_down(const experts_args &a, int e, const int32_t pair[VECTORS],
+                                          bool aligned, unsigned char *room)
+{
+    int64_t n0 = (int64_t)blockIdx.x * MMA_ROWS * TILES;
+    mma_tiles<2> m = {{a.w2, a.w2}, {n0, n0 + MMA_ROWS}, e};
+    const float *x[VECTORS];
+    float sum[1];
+    int to = -1;
+#pragma unroll
+    for (int v = 0; v < VECTORS; v++) {
+        x[v] = pair[v] < 0 ? NULL : a.hidden + pair[v] * a.w2.k;
+        to = threadIdx.x % 8 == v ? pair[v] : to;
+    }
+    mma_narrow<T, PARTS, 2, VECTORS>(m, x, aligned, room, sum);
+    int64_t n = n0 + threadIdx.x / 8;
+    if (to >= 0 && n < a.w2.n)
+        a.down[to * a.w2.n + n] = sum[0];
+    __syncthreads();
+}
+
+/* The pair that block y computes by itself and its expert; -1: none. */
+static __device__ inline int32_t direct_pair(const experts_args &a, int *e)
+{
+    int64_t row = a.row0 + blockIdx.y / a.k;
+    *e = row < *a.count ? ((const int32_t *)a.ids.p)[row * a.ids.stride + blockIdx.y % a.k] : -1;
+    return *e >= 0 && *e < a.n_experts ? (int32_t)blockIdx.y : -1;
+}
+
+/* Every pair for itself: no lists. */
+template <int T, int PARTS>
+static __global__ void __launch_bounds__(MMA_THREADS)
+    direct_up_kernel(experts_args a, fl_expr act, bool aligned)
+{
+    extern __shared__ __align__(16) unsigned char room[];
+    __shared__ float gate[128];
+    int e;
+    const int32_t pair[1] = {direct_pair(a, &e)};
+    if (pair[0] >= 0)
+        narrow_up<T, PARTS, 1>(a, act, e, pair, aligned, room, gate);
+}
+
+template <int T, int PARTS>
+static __global__ void __launch_bounds__(MMA_THREADS)
+    direct_down_kernel(experts_args a, bool aligned)
+{
+    extern __shared__ __align__(16) unsigned char room[];
+    int e;
+    const int32_t pair[1] = {direct_pair(a, &e)};
+    if (pair[0] >= 0)
+        narrow_down<T, PARTS, 1>(a, e, pair, aligned, room);
+}
+
+/* Experts of one class, VECTORS pairs at a time. */
+template <int T, int PARTS, int VECTORS>
+static __global__ void __launch_bounds__(MMA_THREADS)
+    narrow_up_kernel(experts_args a, fl_expr act, bool aligned)
+{
+    extern __shared__ __align__(16) unsigned char room[];
+    __shared__ float gate[128];
+    EACH_EXPERT(a, VECTORS == 1 ? ONE_PAIR : FEW_PAIRS, e, first, last)
+    {
+        for (int p = first; p < last; p += VECTORS) {
+            int32_t pair[VECTORS];
+#pragma unroll
+            for (int v = 0; v < VECTORS; v++)
+                pair[v] = p + v < last ? a.g.pairs[p + v] : -1;
+            narrow_up<T, PARTS, VECTORS>(a, act, e, pair, aligned, room, gate);
+        }
+    }
+}
+
+template <int T, int PARTS, int VECTORS>
+static __global__ void __launch_bounds__(MMA_THREADS)
+    narrow_down_kernel(experts_args a, bool aligned)
+{
+    extern __shared__ __align__(16) unsigned char room[];
+    EACH_EXPERT(a, VECTORS == 1 ? ONE_PAIR : FEW_PAIRS, e, first, last)
+    {
+        for (int p = first; p < last; p += VECTORS) {
+            int32_t pair[VECTORS];
+#pragma unroll
+            for (int v = 0; v < VECTORS; v++)
+                pair[v] = p + v < last ? a.g.pairs[p + v] : -1;
+            narrow_down<T, PARTS, VECTORS>(a, e, pair, aligned, room);
+        }
+    }
+}
+
+/* ---- many pairs ---- */
+
+/* COLS times 8 pairs of expert e from `first` on. */
+template <int T, int PARTS, int COLS>
+static __device__ void wide_up(const experts_args &a, const wide_args &w, const fl_expr &act, int e,
+                               int first, int last, const unsigned char **from, unsigned char *room)
+{
+    int lane = threadIdx.x % GPU_LANES, g = lane / 4, t = lane % 4;
+    int64_t n0 = ((int64_t)blockIdx.x * MMA_SEGS + threadIdx.x / GPU_LANES) * MMA_ROWS;
+    for (int i = threadIdx.x; i < COLS * MMA_COLS; i += MMA_THREADS) {
+        int p = first + i < last ? first + i : last - 1;
+        from[i] = w.z + a.g.pairs[p] / a.k * arranged_bytes(a.w1.k, PARTS);
+    }
+    __syncthreads();
+    mma_tiles<2> m = {{a.w1, a.w3}, {n0, n0}, e};
+    float total[2][COLS][4];
+    mma_wide<T, PARTS, 2, COLS>(m, from, room, total);
+#pragma unroll
+    for (int j = 0; j < COLS; j++) {
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            int64_t n = n0 + g + r / 2 * 8;
+            int p = first + j * 8 + 2 * t + r % 2;
+            if (n < a.w1.n && p < last) {
+                const float in[2] = {total[0][j][r], total[1][j][r]};
+                a.hidden[a.g.pairs[p] * a.w1.n + n] = expr_run(act, in);
+            }
+        }
+    }
+}
+
+template <int T, int PARTS, int COLS>
+static __device__ void wide_down(const experts_args &a, const wide_args &w, int e, int first,
+                                 int last, const unsigned char **from, unsigned char *room)
+{
+    int lane = threadIdx.x % GPU_LANES, g = lane / 4, t = lane % 4;
+    int64_t n0 = ((int64_t)blockIdx.x * MMA_SEGS + threadIdx.x / GPU_LANES) * MMA_ROWS * TILES;
+    for (int i = threadIdx.x; i < COLS * MMA_COLS; i += MMA_THREADS) {
+        int p = first + i < last ? first + i : last - 1;
+        from[i] = w.hidden + a.g.pairs[p] * arranged_bytes(a.w2.k, PARTS);
+    }
+    __syncthreads();
+    mma_tiles<TILES> m = {{a.w2, a.w2}, {n0, n0 + MMA_ROWS}, e};
+    float total[TILES][COLS][4];
+    mma_wide<T, PARTS, TILES, COLS>(m, from, room, total);
+#pragma unroll
+    for (int i = 0; i < TILES; i++) {
+#pragma unroll
+        for (int j = 0; j < COLS; j++) {
+#pragma unroll
+            for (int r = 0; r < 4; r++) {
+                int64_t n = m.n0[i] + g + r / 2 * 8;
+                int p = first + j * 8 + 2 * t + r % 2;
+                if (n < a.w2.n && p < last)
+                    a.down[a.g.pairs[p] * a.w2.n + n] = total[i][j][r];
+            }
+        }
+    }
+}
+
+template <int T, int PARTS>
+static __global__ void __launch_bounds__(MMA_THREADS, 1)
+    wide_up_kernel(experts_args a, wide_args w, fl_expr act)
+{
+    extern __shared__ __align__(16) unsigned char room[];
+    __shared__ const unsigned char *from[MANY * MMA_COLS];
+    EACH_EXPERT(a, MANY_PAIRS, e, first, last)
+    {
+        for (int p = first; p < last;) {
+            if (last - p > MIDDLE * MMA_COLS) {
+                wide_up<T, PARTS, MANY>(a, w, act, e, p, last, from, room);
+                p += MANY * MMA_COLS;
+            } else {
+                wide_up<T, PARTS, MIDDLE>(a, w, act, e, p, last, from, room);
+                p += MIDDLE * MMA_COLS;
+            }
+            __syncthreads();
+        }
+    }
+}
+
+template <int T, int PARTS>
+static __global__ void __launch_bounds__(MMA_THREADS, 1)
+    wide_down_kernel(experts_args a, wide_args w)
+{
+    extern __shared__ __align__(16) unsigned char room[];
+    __shared__ const unsigned char *from[MANY * MMA_COLS];
+    EACH_EXPERT(a, MANY_PAIRS, e, first, last)
+    {
+        for (int p = first; p < last;) {
+            if (last - p > MIDDLE * MMA_COLS) {
+                wide_down<T, PARTS, MANY>(a, w, e, p, last, from, room);
+                p += MANY * MMA_COLS;
+            } else {
+                wide_down<T, PARTS, MIDDLE>(a, w, e, p, last, from, room);
+                p += MIDDLE * MMA_COLS;
+            }
+            __syncthreads();
+        }
+    }
+}
+
+/* ---- launching ---- */
+
+static bool aligned16(const void *p, int64_t stride)
+{
+    return ((uintptr_t)p | (uintptr_t)stride * 4) % 16 == 0;
+}
+
+typedef struct launch {
+    const fl_expr *act;
+    gpu_queue *q;
+    dim3 up, down; /* grids of the narrow forms */
+    bool z_aligned, hidden_aligned;
+} launch;
+
+template <int T, int PARTS> static void direct(const experts_args &a, const launch &l)
+{
+    size_t shared = narrow_room<PARTS, 1, 2>::BYTES;
+    gpu_allow_shared(l.q, direct_up_kernel<T, PARTS>, shared);
+    gpu_allow_shared(l.q, direct_down_kernel<T, PARTS>, shared);
+    direct_up_kernel<T, PARTS><<<l.up, MMA_THREADS, shared, l.q->stream>>>(a, *l.act, l.z_aligned);
+    direct_down_kernel<T, PARTS><<<l.down, MMA_THREADS, shared, l.q->stream>>>(a, l.hidden_aligned);
+}
+
+template <int T, int PARTS, int VECTORS>
+static void narrow(const experts_args &a, const launch &l, bool up)
+{
+    size_t shared = narrow_room<PARTS, VECTORS, 2>::BYTES;
+    gpu_allow_shared(l.q, narrow_up_kernel<T, PARTS, VECTORS>, shared);
+    gpu_allow_shared(l.q, narrow_down_kernel<T, PARTS, VECTORS>, shared);
+    if (up)
+        narrow_up_kernel<T, PARTS, VECTORS>
+            <<<l.up, MMA_THREADS, shared, l.q->stream>>>(a, *l.act, l.z_aligned);
+    else
+        narrow_down_kernel<T, PARTS, VECTORS>
+            <<<l.down, MMA_THREADS, shared, l.q->stream>>>(a, l.hidden_aligned);
+}
+
+template <int T, int PARTS> static void grouped(experts_args a, const wide_args &w, const launch &l)
+{
+    size_t shared = wide_room<PARTS, MANY>::BYTES;
+    bool wide = a.rows > FEW; /* else an expert has more only if a row names it twice */
+    a.few = wide ? FEW : INT32_MAX;
+    unsigned many = l.up.y;
+    gpu_rows z = {a.z.p + a.row0 * a.z.stride, a.z.stride}, hidden = {a.hidden, a.w2.k};
+    group_kernel<<<1, GROUP_THREADS, 0, l.q->stream>>>(a);
+    narrow<T, PARTS, 1>(a, l, true);
+    narrow<T, PARTS, FEW_AT_ONCE>(a, l, true);
+    if (wide) {
+        dim3 grid(gpu_blocks(a.w1.n, MMA_SEGS * MMA_ROWS), many);
+        arrange_rows<T, PARTS>(z, a.rows, a.w1.k, w.z, l.q);
+        gpu_allow_shared(l.q, wide_up_kernel<T, PARTS>, shared);
+        wide_up_kernel<T, PARTS><<<grid, MMA_THREADS, shared, l.q->stream>>>(a, w, *l.act);
+    }
+    narrow<T, PARTS, 1>(a, l, false);
+    narrow<T, PARTS, FEW_AT_ONCE>(a, l, false);
+    if (wide) {
+        dim3 grid(gpu_blocks(a.w2.n, MMA_SEGS * MMA_ROWS * TILES), many);
+        arrange_rows<T, PARTS>(hidden, a.rows * a.k, a.w2.k, w.hidden, l.q);
+        gpu_allow_shared(l.q, wide_down_kernel<T, PARTS>, shared);
+        wide_down_kernel<T, PARTS><<<grid, MMA_THREADS, shared, l.q->stream>>>(a, w);
+    }
+}
+
+template <int T, int PARTS>
+static void one_pass(const experts_args &a, const wide_args &w, const fl_expr *act, gpu_queue *q)
+{
+    /* With few pairs among many experts hardly two meet: lists would cost more than they save. */
+    int64_t pairs = a.rows * a.k;
+    bool alone = a.rows == 1 || pairs * 8 <= a.n_experts;
+    unsigned many = (unsigned)gpu_min(alone ? pairs : gpu_min(pairs, a.n_experts), 65535);
+    launch l = {act,
+                q,
+                dim3(gpu_blocks(a.w1.n, MMA_ROWS), many),
+                dim3(gpu_blocks(a.w2.n, MMA_ROWS * TILES), many),
+                aligned16(a.z.p, a.z.stride),
+                aligned16(a.hidden, a.w2.k)};
+    if (alone)
+        direct<T, PARTS>(a, l);
+    else
+        grouped<T, PARTS>(a, w, l);
+    combine_kernel<<<dim3((unsigned)a.rows, gpu_blocks(a.w2.n, 256)), 256, 0, q->stream>>>(a);
+    gpu_launched(q);
+}
+
+static size_t lined(size_t n)
+{
+    return (n + 255) / 256 * 256;
+}
+
+template <int PARTS>
+static void run(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
+{
+    (void)phase;
+    gpu_queue *q = (gpu_queue *)worker->queue;
+    int64_t rows = fl_rows_now(step, call->in[Z].type.rows), most;
+    experts_args a = experts_of(call, q, rows, worker->shared, &most);
+    wide_args w;
+    unsigned char *after = (unsigned char *)(a.down + most * a.k * a.w2.n);
+    w.z =
+        (unsigned char *)worker->shared + lined((size_t)(after - (unsigned char *)worker->shared));
+    w.hidden = w.z + most * arranged_bytes(a.w1.k, PARTS);
+    for (int64_t r = 0; r < rows; r += most) {
+        a.row0 = r;
+        a.rows = gpu_min(rows - r, most);
+        if (call->in[W1].type.dtype == FL_BF16)
+            one_pass<FL_BF16, PARTS>(a, w, (const fl_expr *)call->prep, q);
+        else
+            one_pass<FL_MXFP4, PARTS>(a, w, (const fl_expr *)call->prep, q);
+    }
+}
+
+template <int PARTS>
+static void scratch(const fl_node_view *n, const fl_limits *limits, size_t *per_worker,
+                    size_t *shared)
+{
+    int64_t k = n->in[IDS]->dim[0], inner = n->in[W1]->dim[0], width = n->in[W1]->dim[1];
+    int64_t most = experts_pass_rows(k, inner, width, limits->max_rows);
+    experts_scratch(n, limits, per_worker, shared);
+    *shared = lined(*shared) +
+              (size_t)(most * (arranged_bytes(width, PARTS) + k * arranged_bytes(inner, PARTS)));
+}
+
+static bool fits(const fl_node_view *n)
+{
+    return n->in[W1]->n_tensors <= MAX_EXPERTS && mma_fits(n->in[W1]) && mma_fits(n->in[W2]);
+}
+
+static const fl_kernel kernels[] = {
+    {.op = "experts",
+     .name = "mma-gpu",
+     .preference = 2,
+     .n_phases = 1,
+     .run = run<3>,
+     .fits = fits,
+     .scratch = scratch<3>},
+    {.op = "experts",
+     .name = "bf16-gpu",
+     .fast = true,
+     .preference = 3,
+     .n_phases = 1,
+     .run = run<1>,
+     .fits = fits,
+     .scratch = scratch<1>},
+};
+extern const fl_kernel_list gpu_kernels_experts_mma = FL_KERNEL_LIST(kernels);
