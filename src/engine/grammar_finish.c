@@ -147,6 +147,12 @@ static fl_status sort_edges(fl_grammar *g, fl_error *err)
         fl_node *n = &g->nodes.data[g->edges.data[i].from];
         sorted[n->first + n->n++] = g->edges.data[i];
     }
+    for (size_t i = 0; i < g->nodes.n; i++) {
+        fl_node *n = &g->nodes.data[i];
+        n->takes = (int32_t)i != g->rules.data[n->rule].end;
+        for (int32_t k = 0; k < n->n; k++)
+            n->takes &= sorted[n->first + k].kind <= FL_EDGE_MARK;
+    }
     fl_vec_free(&g->edges);
     g->edges.data = sorted;
     g->edges.n = g->edges.cap = kept;

@@ -32,7 +32,11 @@ typedef struct fl_node {
     int32_t first, n; /* edges, once the grammar is finished */
     int32_t rule;
     uint8_t need; /* frames that a way to the rule's end takes on top of this one; FL_NEVER */
+    bool takes;   /* every edge takes a byte or a control token, and it is no end */
 } fl_node;
+
+enum { FL_SHAPE_NODES = 64 }; /* of a rule with a shape, at most */
+typedef enum fl_shape { FL_SHAPE_NONE, FL_SHAPE_QUOTED, FL_SHAPE_RAW } fl_shape;
 
 typedef struct fl_rule {
     int32_t start, end;
@@ -43,6 +47,9 @@ typedef struct fl_rule {
      * (node - first) * (top + 1) + count.  NULL: every node does. */
     uint8_t *live;
     int32_t first;
+    /* A string without a pattern.  All such rules of one shape have the same nodes, counted from
+     * first, and differ in min and max only, so walks of the trie are shared between them. */
+    fl_shape shape;
 } fl_rule;
 
 /* The counter stops where larger values make no difference. */
@@ -198,13 +205,19 @@ const char *fl_schema_path(fl_schema *c, const char *path, const char *name);
 struct fl_token_trie {
     const fl_tokenizer *tokenizer;
     int64_t vocab;
-    int32_t n;       /* nodes; node 0 is the root */
-    uint8_t *byte;   /* [n] the byte that leads to the node */
-    uint16_t *depth; /* [n] */
-    int32_t *skip;   /* [n] the first node behind its subtree */
-    int32_t *token;  /* [n] the token that ends here, or FL_NO_TOKEN */
-    int longest;     /* bytes */
+    int32_t n;                   /* nodes; node 0 is the root */
+    uint8_t *byte;               /* [n] the byte that leads to the node */
+    uint16_t *depth;             /* [n] */
+    int32_t *skip;               /* [n] the first node behind its subtree */
+    int32_t *token;              /* [n] the token that ends here, or FL_NO_TOKEN */
+    int longest;                 /* bytes */
+    uint32_t *all;               /* their bits */
+    struct fl_text_walks *walks; /* of strings (text_walk.c), made as they are needed */
 };
+
+/* text_walk.c */
+struct fl_text_walks *fl_text_walks_create(void); /* NULL: no memory */
+void fl_text_walks_free(struct fl_text_walks *w); /* NULL is allowed */
 
 /* mask.c */
 void fl_mask_cache_free(struct fl_mask_cache *c);

@@ -13,7 +13,7 @@ enum { WAYS = 256, LONG_WALK = 2000 };
 typedef struct mask {
     int32_t node, count_left, count_missing, depth; /* the key; node 0: none */
     uint32_t *bits;
-    int32_t *exits;
+    fl_text_hit *exits;
     size_t n_exits;
 } mask;
 
@@ -40,10 +40,18 @@ static void set_bit(uint32_t *allowed, int32_t id)
     allowed[id / 32] |= 1u << id % 32;
 }
 
-/* Walks the part of the trie below node `root` with the stacks [begin, end) of the run, which it
- * leaves as it was.  Tokens that fit go to hits; with `local`, nodes with children at which the
- * bottom was passed go to exits.  Returns the nodes looked at. */
-static int32_t walk(fl_matcher *m, fl_run *r, int32_t root, size_t begin, size_t end, bool local)
+/* The lowest counter of the stacks from `begin` on. */
+static int32_t lowest(const fl_run *r, size_t begin)
+{
+    int32_t count = INT32_MAX;
+    for (size_t i = begin; i < r->stacks.n; i++) {
+        int32_t c = r->frames.data[r->stacks.data[i]].count;
+        count = c < count ? c : count;
+    }
+    return count;
+}
+
+int32_t fl_mask_walk(fl_matcher *m, fl_run *r, int32_t root, size_t begin, size_t end, bool local)
 {
     const fl_token_trie *t = m->g->trie;
     int32_t looked = 0, i = root + 1;
@@ -56,16 +64,31 @@ static int32_t walk(fl_matcher *m, fl_run *r, int32_t root, size_t begin, size_t
         r->frames.n = from->frames;
         fl_run_byte(r, from->begin, from->end, t->byte[i]);
         m->levels[d] = (fl_level){from->end, r->stacks.n, r->frames.n};
-        bool goes_on = r->stacks.n > from->end;
-        if ((goes_on || r->exited) && t->token[i] != FL_NO_TOKEN &&
-            !fl_vec_push(&m->hits, t->token[i]))
-            r->status = FL_NOMEM;
-        if (local && r->exited && t->skip[i] > i + 1 && !fl_vec_push(&m->exits, i))
+        bool goes_on = r->stacks.n > from->end, ok = true;
+        if (t->token[i] != FL_NO_TOKEN && (goes_on || (r->exited && !local)))
+            ok = fl_vec_push(&m->hits, ((fl_text_hit){t->token[i], lowest(r, from->end)}));
+        if (local && r->exited)
+            ok &= fl_vec_push(&m->exits, ((fl_text_hit){i, r->exit_count}));
+        if (!ok)
             r->status = FL_NOMEM;
         i = goes_on ? i + 1 : t->skip[i];
     }
     r->stacks.n = end;
     r->frames.n = m->levels[0].frames;
+    return looked;
+}
+
+int32_t fl_mask_walk_frame(fl_matcher *m, fl_run *r, fl_frame alone)
+{
+    size_t begin = r->stacks.n, frames = r->frames.n;
+    m->hits.n = m->exits.n = 0;
+    if (!fl_vec_push(&r->frames, alone) || !fl_vec_push(&r->stacks, (int32_t)r->frames.n - 1)) {
+        r->status = FL_NOMEM;
+        return 0;
+    }
+    int32_t looked = fl_mask_walk(m, r, 0, begin, begin + 1, true);
+    r->stacks.n = begin;
+    r->frames.n = frames;
     return looked;
 }
 
@@ -118,7 +141,7 @@ static void keep(fl_matcher *m, mask *slot, mask k)
         return;
     }
     for (size_t i = 0; i < m->hits.n; i++)
-        set_bit(k.bits, m->hits.data[i]);
+        set_bit(k.bits, m->hits.data[i].what);
     k.n_exits = m->exits.n;
     if (m->exits.n)
         memcpy(k.exits, m->exits.data, m->exits.n * sizeof *k.exits);
@@ -128,54 +151,95 @@ static void keep(fl_matcher *m, mask *slot, mask k)
 static void add_hits(const fl_matcher *m, uint32_t *allowed)
 {
     for (size_t i = 0; i < m->hits.n; i++)
-        set_bit(allowed, m->hits.data[i]);
+        set_bit(allowed, m->hits.data[i].what);
 }
 
-/* Goes on, at the places where a frame is left, with the frame it returns to. */
-static void go_on(fl_matcher *m, fl_run *r, fl_frame parent, const int32_t *exits, size_t n,
+/* Where a frame is left: tokens that end there fit, and the walk goes on with the frame it returns
+ * to. */
+static void go_on(fl_matcher *m, fl_run *r, const fl_frame *f, const fl_text_hit *exits, size_t n,
                   uint32_t *allowed)
 {
+    const fl_token_trie *t = m->g->trie;
     size_t begin = r->stacks.n, frames = r->frames.n;
-    fl_run_settle(r, parent, begin);
+    for (size_t i = 0; i < n; i++) {
+        if (t->token[exits[i].what] != FL_NO_TOKEN)
+            set_bit(allowed, t->token[exits[i].what]);
+    }
+    if (f->parent < 0 || n == 0)
+        return;
+    fl_run_settle(r, r->frames.data[f->parent], begin);
     size_t end = r->stacks.n;
     m->hits.n = 0;
     for (size_t i = 0; i < n && end > begin && r->status == FL_OK; i++)
-        walk(m, r, exits[i], begin, end, false);
+        fl_mask_walk(m, r, exits[i].what, begin, end, false);
     add_hits(m, allowed);
     r->stacks.n = begin;
     r->frames.n = frames;
 }
 
+/* Whether the frame returns to where bytes may follow. */
+static bool returns_to_bytes(fl_run *r, const fl_frame *f)
+{
+    size_t begin = r->stacks.n, frames = r->frames.n;
+    bool bytes = false;
+    if (f->parent < 0)
+        return false;
+    fl_run_settle(r, r->frames.data[f->parent], begin);
+    for (size_t i = begin; i < r->stacks.n; i++) {
+        const fl_node *n = &r->g->nodes.data[r->frames.data[r->stacks.data[i]].node];
+        for (int32_t k = 0; k < n->n; k++)
+            bytes |= r->g->edges.data[n->first + k].kind == FL_EDGE_BYTES;
+    }
+    r->stacks.n = begin;
+    r->frames.n = frames;
+    return bytes;
+}
+
+static void add_bits(const fl_matcher *m, const uint32_t *bits, uint32_t *allowed)
+{
+    for (int64_t i = 0; i < (m->g->trie->vocab + 31) / 32; i++)
+        allowed[i] |= bits[i];
+}
+
+/* In free text every token fits. */
+static bool is_free(const fl_grammar *g, const fl_frame *f)
+{
+    const fl_node *n = &g->nodes.data[f->node];
+    for (int32_t k = 0; k < n->n; k++) {
+        const fl_edge *e = &g->edges.data[n->first + k];
+        if (e->kind == FL_EDGE_BYTES && e->low == 0 && e->high == 255 && e->to == f->node)
+            return true;
+    }
+    return false;
+}
+
 static void add_bytes(fl_matcher *m, fl_run *r, fl_frame f, uint32_t *allowed)
 {
-    mask key = key_of(m->g, &f), *slot = slot_of(m->g, &key);
-    const int32_t *exits;
-    size_t n_exits;
-    if (slot && same_key(slot, &key)) {
-        for (int64_t i = 0; i < (m->g->trie->vocab + 31) / 32; i++)
-            allowed[i] |= slot->bits[i];
-        exits = slot->exits;
-        n_exits = slot->n_exits;
-    } else {
-        size_t begin = r->stacks.n, frames = r->frames.n;
-        fl_frame alone = f;
-        alone.parent = -1;
-        m->hits.n = m->exits.n = 0;
-        if (!fl_vec_push(&r->frames, alone) || !fl_vec_push(&r->stacks, (int32_t)r->frames.n - 1)) {
-            r->status = FL_NOMEM;
-            return;
-        }
-        int32_t looked = walk(m, r, 0, begin, begin + 1, true);
-        r->stacks.n = begin;
-        r->frames.n = frames;
-        add_hits(m, allowed);
-        if (looked > LONG_WALK && slot && r->status == FL_OK)
-            keep(m, slot, key);
-        exits = m->exits.data;
-        n_exits = m->exits.n;
+    fl_shape shape = m->g->rules.data[m->g->nodes.data[f.node].rule].shape;
+    if (is_free(m->g, &f)) {
+        add_bits(m, m->g->trie->all, allowed);
+        return;
     }
-    if (f.parent >= 0 && n_exits > 0)
-        go_on(m, r, r->frames.data[f.parent], exits, n_exits, allowed);
+    if (shape != FL_SHAPE_NONE) {
+        /* A raw string may be left behind every character; those tokens stay inside as well. */
+        bool exits = shape == FL_SHAPE_QUOTED || returns_to_bytes(r, &f);
+        fl_text_walk_fill(m, r, &f, exits, allowed);
+        go_on(m, r, &f, m->exits.data, m->exits.n, allowed);
+        return;
+    }
+    mask key = key_of(m->g, &f), *slot = slot_of(m->g, &key);
+    if (slot && same_key(slot, &key)) {
+        add_bits(m, slot->bits, allowed);
+        go_on(m, r, &f, slot->exits, slot->n_exits, allowed);
+        return;
+    }
+    fl_frame alone = f;
+    alone.parent = -1;
+    int32_t looked = fl_mask_walk_frame(m, r, alone);
+    add_hits(m, allowed);
+    if (looked > LONG_WALK && slot && r->status == FL_OK)
+        keep(m, slot, key);
+    go_on(m, r, &f, m->exits.data, m->exits.n, allowed);
 }
 
 void fl_mask_fill(fl_matcher *m, fl_choice_state *c, uint32_t *allowed)

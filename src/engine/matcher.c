@@ -34,6 +34,10 @@ bool fl_run_may(const fl_run *r, const fl_frame *f, const fl_edge *e, int32_t *c
     if (!e->flags)
         return true;
     const fl_rule *rule = &r->g->rules.data[r->g->nodes.data[f->node].rule];
+    if (r->free) {
+        *count += (e->flags & FL_TICK) != 0;
+        return true;
+    }
     if (e->flags & FL_TICK) {
         if (rule->max >= 0 && f->count >= rule->max)
             return false;
@@ -117,6 +121,12 @@ static bool move_on(fl_run *r, fl_frame f)
 
 void fl_run_settle(fl_run *r, fl_frame f, size_t set)
 {
+    if (r->g->nodes.data[f.node].takes) { /* by far the most: a byte inside a text */
+        r->work++;
+        if (fl_run_may_enter(r, f.node, f.count, f.depth))
+            add_stack(r, f, set);
+        return;
+    }
     r->todo.n = 0;
     later(r, f);
     while (r->todo.n > 0 && r->status == FL_OK) {
@@ -130,6 +140,7 @@ void fl_run_settle(fl_run *r, fl_frame f, size_t set)
                 add_stack(r, at, set);
         } else if (at.parent < 0) {
             r->exited = true;
+            r->exit_count = at.count;
         } else {
             later(r, r->frames.data[at.parent]);
         }

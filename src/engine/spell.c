@@ -192,7 +192,7 @@ static void spell(speller *sp, const fl_dfa *d)
 int32_t fl_spell_string(fl_grammar *g, const fl_dfa *d, int32_t min, int32_t max, bool raw)
 {
     fl_dfa any = {0};
-    speller sp = {.g = g, .json = !raw, .counted = min > 0 || max >= 0};
+    speller sp = {.g = g, .json = !raw, .counted = !d || min > 0 || max >= 0};
     bool ok = d || any_string(&any), plain = !d;
     d = d ? d : &any;
     for (int i = 0; i < 3; i++) {
@@ -206,6 +206,9 @@ int32_t fl_spell_string(fl_grammar *g, const fl_dfa *d, int32_t min, int32_t max
         spell(&sp, d);
     if (sp.counted && !plain)
         fl_grammar_live(g, sp.rule);
+    if (plain && g->status == FL_OK &&
+        g->nodes.n - (size_t)g->rules.data[sp.rule].first <= FL_SHAPE_NODES)
+        g->rules.data[sp.rule].shape = raw ? FL_SHAPE_RAW : FL_SHAPE_QUOTED;
     for (int i = 0; i < 3; i++)
         fl_free(sp.more[i]);
     fl_dfa_free(&any);

@@ -49,6 +49,7 @@ static void fill(fl_token_trie *t, const entry *list, size_t n, int32_t *open)
         }
         if (t->token[open[depth]] == FL_NO_TOKEN) /* of two with the same bytes the first */
             t->token[open[depth]] = list[i].id;
+        t->all[list[i].id / 32] |= 1u << list[i].id % 32;
         before = list[i].text;
         if ((size_t)t->longest < before.len)
             t->longest = (int)before.len;
@@ -59,11 +60,12 @@ static void fill(fl_token_trie *t, const entry *list, size_t n, int32_t *open)
 
 static bool allocate(fl_token_trie *t, size_t nodes)
 {
+    t->all = fl_calloc((size_t)t->vocab / 32 + 1, sizeof *t->all);
     t->byte = fl_calloc(nodes, sizeof *t->byte);
     t->depth = fl_calloc(nodes, sizeof *t->depth);
     t->skip = fl_calloc(nodes, sizeof *t->skip);
     t->token = fl_calloc(nodes, sizeof *t->token);
-    return t->byte && t->depth && t->skip && t->token;
+    return t->all && t->byte && t->depth && t->skip && t->token;
 }
 
 fl_status fl_token_trie_create(const fl_tokenizer *tokenizer, fl_token_trie **out, fl_error *err)
@@ -86,9 +88,11 @@ fl_status fl_token_trie_create(const fl_tokenizer *tokenizer, fl_token_trie **ou
         longest = list[i].text.len > longest ? list[i].text.len : longest;
     }
     open = fl_realloc_array(NULL, longest + 1, sizeof *open);
-    if (t && list && open && nodes < INT32_MAX && allocate(t, nodes)) {
-        t->tokenizer = tokenizer;
+    if (t)
         t->vocab = vocab;
+    if (t && list && open && nodes < INT32_MAX && allocate(t, nodes) &&
+        (t->walks = fl_text_walks_create()) != NULL) {
+        t->tokenizer = tokenizer;
         fill(t, list, n, open);
         *out = t;
     } else {
@@ -108,5 +112,7 @@ void fl_token_trie_destroy(fl_token_trie *t)
     fl_free(t->depth);
     fl_free(t->skip);
     fl_free(t->token);
+    fl_free(t->all);
+    fl_text_walks_free(t->walks);
     fl_free(t);
 }
