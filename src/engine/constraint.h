@@ -31,6 +31,8 @@ FL_MUST_CHECK fl_status fl_grammar_of_schema(const fl_token_trie *t, const fl_js
                                              fl_grammar **out, fl_error *err);
 fl_grammar *fl_grammar_hold(fl_grammar *g); /* one reference more */
 void fl_grammar_release(fl_grammar *g);     /* NULL is allowed */
+/* Memory of the automaton, about; the masks that it gathers come to that, a few MB at most. */
+size_t fl_grammar_bytes_held(const fl_grammar *g);
 
 /* Follows the answers of one request: `choices` of them.  stop_ids (copied) end an answer. */
 typedef struct fl_matcher fl_matcher;

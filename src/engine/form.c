@@ -4,7 +4,7 @@
 typedef struct compiler {
     fl_grammar *g;
     const fl_form *form;
-    fl_arena schemas; /* an fl_schema for each root */
+    fl_arena schemas; /* an fl_schema for each root, and what they need */
     FL_VEC(fl_schema *) roots;
     int depth;
 } compiler;
@@ -23,7 +23,7 @@ static fl_schema *schemas_of(compiler *c, const fl_json *root)
         fl_grammar_fail(c->g, FL_NOMEM, "no memory for a grammar");
         return NULL;
     }
-    *s = (fl_schema){.g = c->g, .root = root};
+    *s = (fl_schema){.g = c->g, .arena = &c->schemas, .root = root};
     return s;
 }
 
@@ -159,7 +159,9 @@ fl_status fl_grammar_of_schema(const fl_token_trie *t, const fl_json *schema, fl
     fl_grammar *g = fl_grammar_create(t);
     if (!g)
         return fl_fail(err, FL_NOMEM, "no memory for a grammar");
-    fl_schema c = {.g = g, .root = schema};
+    fl_arena arena = {0};
+    fl_schema c = {.g = g, .arena = &arena, .root = schema};
     g->root = fl_schema_rule(&c, schema, schema ? FL_KIND_ALL : FL_KIND_OBJECT, false, "#");
+    fl_arena_free(&arena);
     return finish(g, out, err);
 }

@@ -32,9 +32,20 @@ void fl_grammar_release(fl_grammar *g)
     fl_vec_free(&g->nodes);
     fl_vec_free(&g->edges);
     fl_vec_free(&g->rules);
-    fl_arena_free(&g->arena);
     fl_mask_cache_free(g->cache);
     fl_free(g);
+}
+
+size_t fl_grammar_bytes_held(const fl_grammar *g)
+{
+    size_t n = g->nodes.cap * sizeof *g->nodes.data + g->edges.cap * sizeof *g->edges.data +
+               g->rules.cap * sizeof *g->rules.data;
+    for (size_t i = 0; i < g->rules.n; i++) {
+        const fl_rule *r = &g->rules.data[i];
+        if (r->live) /* at most: nodes of later rules are counted too */
+            n += (g->nodes.n - (size_t)r->first) * ((size_t)fl_rule_top(r) + 1) / 8;
+    }
+    return n;
 }
 
 void fl_grammar_fail(fl_grammar *g, fl_status status, const char *fmt, ...)
@@ -89,7 +100,7 @@ static void edge(fl_grammar *g, fl_edge e)
 {
     if (g->status != FL_OK)
         return;
-    if (g->edges.n >= 8 * (size_t)FL_MAX_NODES)
+    if (g->edges.n >= FL_MAX_EDGES)
         fl_grammar_fail(g, FL_ARGUMENT, "the schema is too large");
     else if (!fl_vec_push(&g->edges, e))
         no_memory(g);

@@ -13,7 +13,8 @@
 #include "engine/constraint.h"
 
 enum {
-    FL_MAX_NODES = 1 << 20,
+    FL_MAX_NODES = 1 << 18,
+    FL_MAX_EDGES = 1 << 20,
     FL_MAX_FRAMES = 100, /* nesting of rules, and so of documents */
     FL_NEVER = 255       /* the need of a node from which no end can be reached */
 };
@@ -64,7 +65,6 @@ struct fl_grammar {
     FL_VEC(fl_node) nodes;
     FL_VEC(fl_edge) edges;
     FL_VEC(fl_rule) rules;
-    fl_arena arena;
     int32_t root;
     int32_t space; /* the rule of white space between JSON tokens; 0: not made yet */
     struct fl_mask_cache *cache;
@@ -167,6 +167,7 @@ int32_t fl_spell_number(fl_grammar *g, const fl_bounds *b, bool integer);
 /* A compilation of schemas that refer to one root. */
 typedef struct fl_schema {
     fl_grammar *g;
+    fl_arena *arena; /* for what the grammar does not need once it is built */
     const fl_json *root;
     struct fl_schema_rule *made; /* rules by schema and kinds */
     int depth, n_made;
@@ -195,7 +196,7 @@ int32_t fl_schema_string(fl_schema *c, const fl_json *schema, bool raw, const ch
 int32_t fl_schema_number(fl_schema *c, const fl_json *schema, bool integer, const char *path);
 int32_t fl_schema_array(fl_schema *c, const fl_json *schema, const char *path);
 int32_t fl_schema_object(fl_schema *c, const fl_json *schema, const char *path);
-/* "path/name" in the grammar's arena; "" when memory ran out. */
+/* "path/name" in the arena; "" when memory ran out. */
 const char *fl_schema_path(fl_schema *c, const char *path, const char *name);
 
 /* ---- tokens ---- */

@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 
-enum { MAX_DEPTH = 400, MAX_RULES = 20000, BUCKETS = 1024 };
+enum { MAX_DEPTH = 400, MAX_RULES = 20000, BUCKETS = 256 };
 
 /* A rule made for a schema: found again by what it was made for, so that recursion closes. */
 struct fl_schema_rule {
@@ -26,7 +26,7 @@ static size_t bucket(const fl_json *schema)
 
 const char *fl_schema_path(fl_schema *c, const char *path, const char *name)
 {
-    const char *made = fl_arena_printf(&c->g->arena, "%s/%s", path, name);
+    const char *made = fl_arena_printf(c->arena, "%s/%s", path, name);
     if (!made)
         fl_grammar_fail(c->g, FL_NOMEM, "no memory for a grammar");
     return made ? made : "";
@@ -171,7 +171,7 @@ int32_t fl_schema_rule(fl_schema *c, const fl_json *schema, unsigned kinds, bool
     if (g->status != FL_OK)
         return 0;
     if (!c->made)
-        c->made = fl_arena_array(&g->arena, BUCKETS, sizeof *c->made);
+        c->made = fl_arena_array(c->arena, BUCKETS, sizeof *c->made);
     struct fl_schema_rule *head = c->made ? &c->made[bucket(schema)] : NULL, *m;
     for (m = head ? head->next : NULL; m; m = m->next) {
         if (m->schema == schema && m->kinds == kinds && m->raw == raw)
@@ -181,7 +181,7 @@ int32_t fl_schema_rule(fl_schema *c, const fl_json *schema, unsigned kinds, bool
         fl_grammar_fail(g, FL_ARGUMENT, "the schema is nested too deep or too large");
         return 0;
     }
-    m = head ? fl_arena_alloc(&g->arena, sizeof *m) : NULL;
+    m = head ? fl_arena_alloc(c->arena, sizeof *m) : NULL;
     if (!m) {
         fl_grammar_fail(g, FL_NOMEM, "no memory for a grammar");
         return 0;

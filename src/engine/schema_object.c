@@ -83,7 +83,7 @@ static bool read_object(object *o, const fl_json *schema)
     }
     size_t n = properties ? fl_json_size(properties) : 0;
     n += fl_json_is(required, FL_JSON_ARRAY) ? fl_json_size(required) : 0;
-    o->list = fl_arena_array(&g->arena, n + 1, sizeof *o->list);
+    o->list = fl_arena_array(o->c->arena, n + 1, sizeof *o->list);
     if (!o->list) {
         fl_grammar_fail(g, FL_NOMEM, "no memory for the properties of %s", o->path);
         return false;
@@ -109,7 +109,7 @@ static int compare_names(const void *a, const void *b)
 static int32_t other_names(object *o)
 {
     fl_grammar *g = o->c->g;
-    fl_bytes *names = fl_arena_array(&g->arena, o->n + 1, sizeof *names);
+    fl_bytes *names = fl_arena_array(o->c->arena, o->n + 1, sizeof *names);
     if (!names) {
         fl_grammar_fail(g, FL_NOMEM, "no memory for the properties of %s", o->path);
         return 0;

@@ -253,7 +253,7 @@ static bool add_value(fl_schema *c, const fl_json *v, unsigned kinds, bool raw, 
     } else if (fl_json_dump(v, true, false, &text) == FL_OK) {
         s = (fl_bytes){text.data, text.n};
     }
-    const char *copy = s.data ? fl_arena_strndup(&c->g->arena, s.data, s.len) : NULL;
+    const char *copy = s.data ? fl_arena_strndup(c->arena, s.data, s.len) : NULL;
     fl_vec_free(&text);
     if (copy)
         out[(*n)++] = (fl_bytes){copy, s.len};
@@ -272,7 +272,7 @@ int32_t fl_schema_literals(fl_schema *c, const fl_json *schema, unsigned kinds, 
         return 0;
     }
     size_t n = 0, count = list ? fl_json_size(list) : 1;
-    fl_bytes *texts = fl_arena_array(&g->arena, count + 1, sizeof *texts);
+    fl_bytes *texts = fl_arena_array(c->arena, count + 1, sizeof *texts);
     bool ok = texts != NULL;
     for (size_t i = 0; ok && i < count; i++)
         ok = add_value(c, list ? fl_json_at(list, i) : one, kinds, raw, texts, &n);

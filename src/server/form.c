@@ -9,6 +9,8 @@
 
 #include <stdio.h>
 
+enum { MAX_KEPT_BYTES = 4 << 20 };
+
 static bool dump(const fl_json *v, fl_buf *out)
 {
     bool ok = !v || fl_json_dump(v, false, false, out) == FL_OK;
@@ -53,7 +55,8 @@ static const fl_json *bare_schema(const fl_json *format)
     return fl_read(fl_read(format, "json_schema"), "schema");
 }
 
-/* *out is NULL when the answer is free. */
+/* *out is NULL when the answer is free; else the caller holds it.  What is very large is not kept.
+ */
 static fl_status find_grammar(fl_server *s, const fl_chat_options *o, fl_buf *key, fl_grammar **out,
                               fl_error *err)
 {
@@ -73,13 +76,14 @@ static fl_status find_grammar(fl_server *s, const fl_chat_options *o, fl_buf *ke
     if (status == FL_OK && !kept)
         status = form ? fl_grammar_of_form(s->trie, form, &g, err)
                       : fl_grammar_of_schema(s->trie, bare_schema(o->response_format), &g, err);
-    if (status == FL_OK && !kept)
+    if (status == FL_OK && !kept && fl_grammar_bytes_held(g) <= MAX_KEPT_BYTES)
         kept = keep(s, key, g);
     fl_form_free(form);
     if (status != FL_OK)
         return status;
-    kept->used = ++s->forms_used;
-    *out = kept->grammar;
+    if (kept)
+        kept->used = ++s->forms_used;
+    *out = kept ? fl_grammar_hold(kept->grammar) : g;
     return FL_OK;
 }
 
@@ -116,12 +120,15 @@ bool fl_form_prepare(fl_job *j, const fl_chat_options *o, fl_refusal *r)
     fl_vec_free(&key);
     if (status != FL_OK)
         return refuse(j, &err, r);
-    if (!choose_stop_ids(j, g != NULL, r))
+    if (!choose_stop_ids(j, g != NULL, r)) {
+        fl_grammar_release(g);
         return false;
+    }
     if (!g)
         return true;
     status =
         fl_matcher_create(g, (int)j->params.n, j->stop_ids.data, j->stop_ids.n, &j->matcher, &err);
+    fl_grammar_release(g); /* the matcher holds it */
     return status == FL_OK || fl_refuse_error(r, &err);
 }
 
