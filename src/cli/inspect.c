@@ -1,18 +1,21 @@
 /* firstlight inspect MODEL: what a checkpoint is, what it needs, and whether it can run here. */
 #include "cli/cli.h"
+#include "cli/survey.h"
 #include "ops/device.h"
 
 static struct inspect_args {
     cli_common common;
-    const char *model;
+    const char *model, *new_model;
     bool all;
     char place[240]; /* where it would run, and why not elsewhere */
 } args;
 
-enum { OPT_ALL = 0x200 };
+enum { OPT_ALL = 0x200, OPT_NEW_MODEL };
 
 static const struct argp_option options[] = {
     {"all", OPT_ALL, 0, 0, "List every missing and unknown tensor, not the first ten", 0},
+    {"new-model", OPT_NEW_MODEL, "FILE.lua", 0,
+     "Begin a model definition for this checkpoint in a new file", 0},
     {0},
 };
 
@@ -24,6 +27,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case OPT_ALL:
         args.all = true;
+        return 0;
+    case OPT_NEW_MODEL:
+        args.new_model = arg;
         return 0;
     default:
         return cli_model_key(key, arg, state, "a model folder", &args.model);
@@ -238,13 +244,20 @@ static fl_status make_plan(const fl_graph *g, fl_device **device, char why[200],
 int cmd_inspect(int argc, char **argv)
 {
     fl_error err = {0};
-    cli_model m;
+    cli_model m = {0};
+    bool known = true;
     used_list ops = {0};
     fl_plan *plan = NULL;
     fl_device *device = NULL;
     char why[200];
     cli_parse(&argp, argc, argv, &args);
-    fl_status s = cli_open(args.model, &args.common, FL_OPEN_SURVEY, NULL, &m, &err);
+    if (args.new_model)
+        return cli_survey(args.model, args.new_model, false, &err) == FL_OK ? 0 : cli_report(&err);
+    fl_status s = args.common.definition ? FL_OK : cli_is_known(args.model, &known, &err);
+    if (s == FL_OK && !known)
+        return cli_survey(args.model, NULL, args.common.json, &err) == FL_OK ? 0 : cli_report(&err);
+    if (s == FL_OK)
+        s = cli_open(args.model, &args.common, FL_OPEN_SURVEY, NULL, &m, &err);
     if (s == FL_OK)
         s = make_plan(fl_model_graph(m.model), &device, why, &plan, &err);
     if (s == FL_OK)

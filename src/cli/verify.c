@@ -9,9 +9,10 @@ static struct verify_args {
     const char *model;
     FL_VEC(const char *) golden;
     double tolerance;
+    bool by_layer;
 } args;
 
-enum { OPT_TOLERANCE = 0x200 };
+enum { OPT_TOLERANCE = 0x200, OPT_BY_LAYER };
 
 static const struct argp_option options[] = {
     {"tolerance", OPT_TOLERANCE, "X", 0,
@@ -19,6 +20,7 @@ static const struct argp_option options[] = {
      "may "
      "choose other experts and positions on the way)",
      0},
+    {"by-layer", OPT_BY_LAYER, 0, 0, "Print the difference of every layer", 0},
     {0},
 };
 
@@ -30,6 +32,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case OPT_TOLERANCE:
         args.tolerance = cli_real(state, "--tolerance", arg, 0, 1);
+        return 0;
+    case OPT_BY_LAYER:
+        args.by_layer = true;
         return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num == 0)
@@ -80,7 +85,10 @@ static difference compare(const float *got, const float *want, int64_t n)
 typedef struct verdict {
     difference logits, layers, logprob;
     int64_t rows, argmax_rows, argmax_equal, select_rows, select_equal;
+    int n_layers, first_bad; /* -1: every layer is within tolerance */
+    difference *by_layer;    /* [n_layers] */
     bool has_layers, has_logprob, ok;
+    bool cut; /* only the first layers were built: nothing behind them can be compared */
 } verdict;
 
 static fl_status bad_shape(const char *path, const char *name, fl_error *err)
@@ -116,6 +124,32 @@ static fl_status judge_select(const fl_safetensors *st, const char *path, const 
     return FL_OK;
 }
 
+static fl_status judge_layers(const fl_tensor *layers, const char *path, const cli_capture *c,
+                              double tolerance, verdict *v, fl_error *err)
+{
+    if (layers->dtype != FL_F32 || layers->ndim != 3 || layers->shape[0] < c->n_layers ||
+        layers->shape[2] != c->hidden || layers->shape[1] > c->keep)
+        return bad_shape(path, "layers", err);
+    v->has_layers = true;
+    v->cut = layers->shape[0] > c->n_layers;
+    v->n_layers = c->n_layers;
+    v->by_layer = fl_calloc((size_t)c->n_layers, sizeof *v->by_layer);
+    if (!v->by_layer)
+        return fl_fail(err, FL_NOMEM, "no memory to compare layers");
+    for (int i = 0; i < c->n_layers; i++) {
+        int64_t rows = layers->shape[1], n = rows * c->hidden;
+        difference d = compare(
+            last_rows(c->layers + (int64_t)i * c->keep * c->hidden, c->keep, rows, c->hidden),
+            (const float *)layers->data + i * n, n);
+        v->by_layer[i] = d;
+        if (!(d.relative <= v->layers.relative))
+            v->layers = d;
+        if (!(d.relative <= tolerance) && v->first_bad < 0)
+            v->first_bad = i;
+    }
+    return FL_OK;
+}
+
 static fl_status judge(const fl_safetensors *st, const char *path, const cli_capture *c,
                        double tolerance, verdict *v, fl_error *err)
 {
@@ -123,24 +157,17 @@ static fl_status judge(const fl_safetensors *st, const char *path, const cli_cap
     const fl_tensor *layers = fl_safetensors_find(st, "layers");
     const fl_tensor *argmax = fl_safetensors_find(st, "argmax");
     const fl_tensor *next = fl_safetensors_find(st, "logprob_next");
+    v->first_bad = -1;
     if (logits->shape[1] != c->vocab)
         return bad_shape(path, "logits", err);
     v->rows = logits->shape[0];
     v->logits =
         compare(last_rows(c->logits, c->keep, v->rows, c->vocab), logits->data, v->rows * c->vocab);
-    if (layers && c->layers) {
-        if (layers->dtype != FL_F32 || layers->ndim != 3 || layers->shape[0] < c->n_layers ||
-            layers->shape[2] != c->hidden || layers->shape[1] > c->keep)
-            return bad_shape(path, "layers", err);
-        v->has_layers = true;
-        for (int i = 0; i < c->n_layers; i++) {
-            int64_t rows = layers->shape[1], n = rows * c->hidden;
-            difference d = compare(
-                last_rows(c->layers + (int64_t)i * c->keep * c->hidden, c->keep, rows, c->hidden),
-                (const float *)layers->data + i * n, n);
-            if (!(d.relative <= v->layers.relative))
-                v->layers = d;
-        }
+    if (layers && c->layers)
+        FL_TRY(judge_layers(layers, path, c, tolerance, v, err));
+    if (v->cut) {
+        v->ok = v->first_bad < 0;
+        return judge_select(st, path, c, v, err);
     }
     if (argmax) {
         if (argmax->dtype != FL_I32 || fl_tensor_elements(argmax) != c->n_prompt)
@@ -186,6 +213,17 @@ static fl_status run_golden(const cli_model *m, const fl_safetensors *st, const 
     return s;
 }
 
+static void print_layers(const verdict *v)
+{
+    printf("  layers: largest relative difference %.2e", v->layers.relative);
+    if (v->first_bad >= 0)
+        printf("; layer %d is the first outside tolerance", v->first_bad);
+    printf("\n");
+    for (int i = 0; args.by_layer && i < v->n_layers; i++)
+        printf("    layer %3d: max difference %.2e, relative %.2e, cosine %.9f\n", i,
+               v->by_layer[i].max, v->by_layer[i].relative, v->by_layer[i].cosine);
+}
+
 static void print_verdict(const char *path, const verdict *v)
 {
     double agree = v->argmax_rows ? (double)v->argmax_equal / (double)v->argmax_rows : 1;
@@ -195,20 +233,24 @@ static void print_verdict(const char *path, const verdict *v)
             name.n = 0;
         printf("{\"file\": %.*s, \"ok\": %s, \"max_difference\": %.3e, \"relative_difference\": "
                "%.3e, \"cosine\": %.9f, \"argmax_agreement\": %.6f, \"layers_relative\": %.3e, "
-               "\"logprob_max\": %.3e, \"selections\": %lld, \"selections_equal\": %lld}\n",
+               "\"layers_first_bad\": %d, \"logits_compared\": %s, \"logprob_max\": %.3e, "
+               "\"selections\": %lld, \"selections_equal\": %lld}\n",
                (int)name.n, name.data, v->ok ? "true" : "false", v->logits.max, v->logits.relative,
-               v->logits.cosine, agree, v->layers.relative, v->logprob.max,
-               (long long)v->select_rows, (long long)v->select_equal);
+               v->logits.cosine, agree, v->layers.relative, v->first_bad, v->cut ? "false" : "true",
+               v->logprob.max, (long long)v->select_rows, (long long)v->select_equal);
         fl_vec_free(&name);
         return;
     }
-    printf("%s: %s\n  logits (%lld rows): max difference %.2e, relative %.2e, cosine %.9f\n", path,
-           v->ok ? "ok" : "OUTSIDE TOLERANCE", (long long)v->rows, v->logits.max,
-           v->logits.relative, v->logits.cosine);
+    printf("%s: %s\n", path, v->ok ? "ok" : "OUTSIDE TOLERANCE");
+    if (v->cut)
+        printf("  logits: not compared, only the first %d layers are built\n", v->n_layers);
+    else
+        printf("  logits (%lld rows): max difference %.2e, relative %.2e, cosine %.9f\n",
+               (long long)v->rows, v->logits.max, v->logits.relative, v->logits.cosine);
     if (v->argmax_rows)
         printf("  arg-max agreement: %.4f of %lld positions\n", agree, (long long)v->argmax_rows);
     if (v->has_layers)
-        printf("  layers: largest relative difference %.2e\n", v->layers.relative);
+        print_layers(v);
     if (v->has_logprob)
         printf("  next-token log-probabilities: max difference %.2e\n", v->logprob.max);
     if (v->select_rows)
@@ -258,6 +300,7 @@ int cmd_verify(int argc, char **argv)
         fl_safetensors_close(st);
         if (s == FL_OK)
             print_verdict(args.golden.data[i], &v);
+        fl_free(v.by_layer);
         ok = ok && v.ok;
     }
     fl_vec_free(&args.golden);

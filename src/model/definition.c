@@ -145,32 +145,34 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The paths of the Lua files in dir, in order of name. */
-static fl_status list_files(const char *dir, fl_arena *arena, char **paths, int *n, fl_error *err)
+fl_status fl_definition_files(const char *dir, fl_arena *arena, char ***paths, int *n,
+                              fl_error *err)
 {
     *n = 0;
-    DIR *d = opendir(dir);
-    if (!d)
+    *paths = fl_arena_array(arena, MAX_FILES, sizeof **paths);
+    DIR *d = *paths ? opendir(dir) : NULL;
+    if (*paths && !d)
         return fl_fail(err, FL_NOTFOUND, "%s: the folder of model definitions cannot be read", dir);
-    for (const struct dirent *entry; *n < MAX_FILES && (entry = readdir(d)) != NULL;) {
+    bool ok = *paths != NULL;
+    for (const struct dirent *entry; ok && *n < MAX_FILES && (entry = readdir(d)) != NULL;) {
         if (!is_lua(entry))
             continue;
-        paths[*n] = fl_arena_printf(arena, "%s/%s", dir, entry->d_name);
-        if (!paths[(*n)++]) {
-            closedir(d);
-            return fl_fail(err, FL_NOMEM, "no memory for the list of model definitions");
-        }
+        (*paths)[*n] = fl_arena_printf(arena, "%s/%s", dir, entry->d_name);
+        ok = (*paths)[(*n)++] != NULL;
     }
-    closedir(d);
-    qsort(paths, (size_t)*n, sizeof *paths, by_name);
+    if (d)
+        closedir(d);
+    if (!ok)
+        return fl_fail(err, FL_NOMEM, "no memory for the list of model definitions");
+    qsort(*paths, (size_t)*n, sizeof **paths, by_name);
     return FL_OK;
 }
 
 static fl_status find(fl_definition *d, const fl_json *root, fl_arena *arena, fl_error *err)
 {
-    char *paths[MAX_FILES];
+    char **paths;
     int n;
-    FL_TRY(list_files(d->models_dir, arena, paths, &n, err));
+    FL_TRY(fl_definition_files(d->models_dir, arena, &paths, &n, err));
     for (int i = 0; i < n; i++) {
         load l = {.path = paths[i], .root = root};
         FL_TRY(try_file(d, &l, err));
@@ -179,9 +181,11 @@ static fl_status find(fl_definition *d, const fl_json *root, fl_arena *arena, fl
     }
     const fl_json *type = fl_json_get(root, "model_type");
     fl_bytes name = fl_json_is(type, FL_JSON_STRING) ? fl_json_string(type) : (fl_bytes){"", 0};
-    return fl_fail(err, FL_UNSUPPORTED,
-                   "no model definition in %s is for model_type \"%.*s\"; --model-def names a file",
-                   d->models_dir, (int)(name.len < 80 ? name.len : 80), name.data);
+    return fl_fail(
+        err, FL_UNSUPPORTED,
+        "no model definition in %s is for model_type \"%.*s\"; inspect says what it needs, "
+        "--model-def names a file",
+        d->models_dir, (int)(name.len < 80 ? name.len : 80), name.data);
 }
 
 fl_status fl_definition_open(const char *file, const char *models_dir, const fl_json *root,

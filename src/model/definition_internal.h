@@ -2,6 +2,7 @@
 #ifndef FL_MODEL_DEFINITION_INTERNAL_H
 #define FL_MODEL_DEFINITION_INTERNAL_H
 
+#include "base/arena.h"
 #include "model/lua_internal.h"
 
 typedef struct fl_definition {
@@ -15,6 +16,10 @@ typedef struct fl_definition {
 FL_MUST_CHECK fl_status fl_definition_open(const char *file, const char *models_dir,
                                            const fl_json *root, fl_definition *out, fl_error *err);
 void fl_definition_close(fl_definition *d);
+
+/* The paths of the Lua files in dir, in order of name; *paths and they lie in arena. */
+FL_MUST_CHECK fl_status fl_definition_files(const char *dir, fl_arena *arena, char ***paths, int *n,
+                                            fl_error *err);
 
 /* Pushes the table that the file returned, or one of its fields.  Raises. */
 void fl_definition_push(lua_State *L);

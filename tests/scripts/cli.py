@@ -178,6 +178,34 @@ def test_real_k3_from_its_index():
     assert experts[0]["bytes"] == 1_446_456_066_048 and experts[0]["tensors"] == 82432 * 6
 
 
+def test_unknown_family():
+    """The way of docs/porting.md, with a checkpoint that transformers wrote."""
+    youtu, golden = "tests/data/youtu", "tests/data/youtu/golden/random.safetensors"
+    out = run("inspect", youtu).stdout
+    for words in ("no model definition is for it", "here     mla", "Nearest known family: deepseek_v32", "rope_interleave"):
+        assert words in out, words
+    assert run_json("inspect", youtu)["words"] > 20
+    with tempfile.TemporaryDirectory() as folder:
+        new = folder + "/new.lua"
+        run("inspect", youtu, "--new-model", new)
+        assert "is not replaced" in run("inspect", youtu, "--new-model", new, status=1).stderr
+        assert "Unknown tensors: 0" in run("inspect", youtu, "--model-def", new).stdout
+        out = run("verify", youtu, golden, "--model-def", new, status=1).stdout
+        assert "layer 0 is the first outside tolerance" in out, out
+        text = open(youtu + "/youtu.lua").read()
+        wrong = text.replace('x = g.expr{ "a+b", a = x, b = b.mlp', 'x = g.expr{ "a+b*k", k = i == 1 and 0.5 or 1, a = x, b = b.mlp')
+        assert wrong != text
+        open(new, "w").write(wrong)
+        out = run("verify", youtu, golden, "--model-def", new, "--by-layer", status=1).stdout
+        assert "layer 1 is the first outside tolerance" in out and "layer   2: max difference" in out, out
+        assert run("verify", youtu, golden, "--model-def", new, "--layers", "1").stdout.count("not compared") == 1
+        open(new, "w").write(text.replace("dims = { H, nope + pe } }", "dims = { H, nope } }"))
+        err = run("verify", youtu, golden, "--model-def", new, status=1).stderr
+        assert "new.lua:45: model.layers.0.self_attn.: rope(tokens [4, 16])" in err, err
+    ok = run_json("verify", youtu, golden, "--model-def", youtu + "/youtu.lua")
+    assert ok["ok"] and ok["layers_first_bad"] == -1 and ok["relative_difference"] < 5e-6, ok
+
+
 def test_eval():
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as f:
         f.write("The SELECT statement is used to query the database. " * 20)
