@@ -73,11 +73,11 @@ static rows first_rows(const char *model, bool dense, int64_t n)
     snprintf(dir, sizeof dir, "%s/%s", FL_TEST_DATA, model);
     fl_engine_options o = fl_engine_options_default();
     fl_model_options mo = {.dense = dense};
-    fl_checkpoint *ck;
-    fl_model *m;
-    fl_engine *e;
+    fl_checkpoint *ck = NULL;
+    fl_model *m = NULL;
+    fl_engine *e = NULL;
     fl_request *r;
-    fl_safetensors *file;
+    fl_safetensors *file = NULL;
     fl_error err;
     if (fl_checkpoint_open(dir, FL_OPEN_DATA, &ck, &err) != FL_OK ||
         fl_model_open(ck, fl_ops_registry(), &mo, &m, &err) != FL_OK ||
