@@ -9,7 +9,7 @@
 
 /* ---- recurrent records ---- */
 
-static void record_copy(fl_state *st, int64_t to, int64_t from)
+void fl_record_copy(fl_state *st, int64_t to, int64_t from)
 {
     for (int i = 0; i < st->n_pools; i++) {
         fl_state_pool *p = &st->pools[i];
@@ -37,7 +37,7 @@ static int32_t page_take(fl_state *st)
     return page;
 }
 
-static void page_drop(fl_state *st, int32_t page)
+void fl_page_drop(fl_state *st, int32_t page)
 {
     if (--st->refs[page] == 0)
         st->free_pages[st->n_free++] = page;
@@ -47,7 +47,7 @@ static void page_drop(fl_state *st, int32_t page)
 static void pages_cut(fl_state *st, fl_seq_state *q, int64_t keep)
 {
     while (q->n_pages > keep)
-        page_drop(st, q->pages[--q->n_pages]);
+        fl_page_drop(st, q->pages[--q->n_pages]);
 }
 
 static void page_copy(fl_state *st, int32_t to, int32_t from, int64_t rows)
@@ -134,7 +134,7 @@ fl_status fl_state_extend(fl_state *st, fl_seq seq, int64_t n, fl_error *err)
             int32_t shared = q->pages[i];
             q->pages[i] = page_take(st);
             page_copy(st, q->pages[i], shared, i == first ? q->pos % FL_PAGE_TOKENS : 0);
-            page_drop(st, shared);
+            fl_page_drop(st, shared);
         }
     }
     return FL_OK;
@@ -190,7 +190,7 @@ fl_status fl_state_fork(fl_state *st, fl_seq seq, fl_seq *out, fl_error *err)
         copy->pages[i] = q->pages[i];
         st->refs[q->pages[i]]++;
     }
-    record_copy(st, *out, seq);
+    fl_record_copy(st, *out, seq);
     return FL_OK;
 }
 
@@ -204,7 +204,7 @@ fl_status fl_state_snapshot(fl_state *st, fl_seq seq, fl_snap *out, fl_error *er
         if (st->snaps[k].owner != FL_NONE)
             continue;
         st->snaps[k] = (fl_snap_state){.owner = seq, .pos = q->pos};
-        record_copy(st, (int64_t)st->limits.n_seqs + k, seq);
+        fl_record_copy(st, (int64_t)st->limits.n_seqs + k, seq);
         *out = k;
         return FL_OK;
     }
@@ -240,7 +240,7 @@ fl_status fl_state_rollback(fl_state *st, fl_seq seq, int64_t n, int64_t *pos, f
         q->pos = target;
     } else if (best != FL_NONE) {
         q->pos = st->snaps[best].pos;
-        record_copy(st, seq, (int64_t)st->limits.n_seqs + best);
+        fl_record_copy(st, seq, (int64_t)st->limits.n_seqs + best);
     } else {
         q->pos = 0;
         record_zero(st, seq);

@@ -21,7 +21,7 @@ typedef struct fl_seq_state {
 } fl_seq_state;
 
 typedef struct fl_snap_state {
-    fl_seq owner; /* FL_NONE: free */
+    fl_seq owner; /* FL_NONE: free; below that: not a sequence's (prefix_internal.h) */
     int64_t pos;
 } fl_snap_state;
 
@@ -35,7 +35,7 @@ struct fl_state {
 
     int32_t n_pages, n_free;
     int32_t *free_pages; /* [n_pages], a stack of n_free */
-    int32_t *refs;       /* [n_pages] sequences that hold the page */
+    int32_t *refs;       /* [n_pages] sequences that hold the page, and the prefix index */
 
     int32_t max_pages;    /* of one sequence */
     int32_t *tables;      /* [n_seqs][max_pages] */
@@ -51,6 +51,10 @@ static inline int64_t fl_pages_for(int64_t tokens)
 /* The live sequence, or NULL. */
 fl_seq_state *fl_state_find(const fl_state *st, fl_seq seq);
 FL_MUST_CHECK fl_status fl_state_dead(fl_seq seq, fl_error *err); /* FL_ARGUMENT, in words */
+
+/* state.c */
+void fl_record_copy(fl_state *st, int64_t to, int64_t from);
+void fl_page_drop(fl_state *st, int32_t page); /* one holder less */
 
 /* pool.c: the memory of the pools, wherever it is. */
 FL_MUST_CHECK fl_status fl_pools_alloc(fl_state *st, fl_error *err);

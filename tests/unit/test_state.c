@@ -5,19 +5,13 @@
 #include "state/state_internal.h"
 #include "support/cmocka_all.h"
 #include "support/rng.h"
+#include "support/state_support.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-/* Two paged pools of different widths and two recurrent ones. */
-static const fl_state_spec SPECS[] = {{"kv", true, FL_F32, 5},
-                                      {"delta", false, FL_F32, 7},
-                                      {"keys", true, FL_F32, 1},
-                                      {"tail", false, FL_F32, 2}};
-enum { N_SPECS = 4 };
 
 static char dir[64], file[96];
 
@@ -44,16 +38,6 @@ static uint32_t rnd(uint32_t n)
     return (uint32_t)rng_int(&dice, 0, (int64_t)n - 1);
 }
 
-static fl_state *make(int32_t n_seqs, int32_t n_snaps, int64_t tokens, int64_t context)
-{
-    fl_state_limits l = {n_seqs, n_snaps, tokens, context, NULL};
-    fl_state *st;
-    fl_error e;
-    if (fl_state_create(SPECS, N_SPECS, &l, &st, &e) != FL_OK)
-        fail_msg("%s", e.message);
-    return st;
-}
-
 /* ---- the naive model: a sequence is the array of values written, its record a hash of them ----
  */
 
@@ -66,59 +50,11 @@ typedef struct naive {
     int64_t snap_pos[SNAPS]; /* by snapshot id; -1: not ours */
 } naive;
 
-static float record_after(float record, float value)
-{
-    return (float)(((int)record * 31 + (int)value + 1) % 65521);
-}
-
-static float record_of(const naive *m, int64_t pos)
-{
-    float r = 0;
-    for (int64_t i = 0; i < pos; i++)
-        r = record_after(r, m->value[i]);
-    return r;
-}
-
-/* What a model's kernels would do: writes rows of all paged pools, advances all records. */
-static void write_rows(fl_state *st, fl_seq seq, const float *values, int64_t n)
-{
-    fl_seq_rows q;
-    fl_state_rows(st, seq, &q);
-    const fl_state_pool *pools = fl_state_pools(st);
-    for (int i = 0; i < N_SPECS; i++) {
-        for (int64_t t = 0; t < n; t++) {
-            float *row = SPECS[i].paged ? fl_state_row(&pools[i], &q, q.pos0 + t)
-                                        : fl_state_slot(&pools[i], &q);
-            for (int64_t e = 0; e < SPECS[i].elements; e++)
-                row[e] = SPECS[i].paged ? values[t] + (float)e : record_after(row[e], values[t]);
-        }
-    }
-    fl_state_advance(st, seq, n);
-}
-
 static void check_seq(const fl_state *st, fl_seq seq, const naive *m)
 {
     assert_int_equal(fl_state_pos(st, seq), m->live ? m->pos : -1);
-    if (!m->live)
-        return;
-    fl_seq_rows q;
-    fl_state_rows(st, seq, &q);
-    assert_int_equal(q.pos0, m->pos);
-    float record = record_of(m, m->pos);
-    const fl_state_pool *pools = fl_state_pools(st);
-    for (int i = 0; i < N_SPECS; i++) {
-        for (int64_t e = 0; e < SPECS[i].elements; e++) {
-            for (int64_t t = 0; SPECS[i].paged && t < m->pos; t++) {
-                float *row = fl_state_row(&pools[i], &q, t);
-                if (row[e] != m->value[t] + (float)e)
-                    fail_msg("sequence %d position %lld: %g, expected %g", seq, (long long)t,
-                             row[e], m->value[t] + (float)e);
-            }
-            float *slot = fl_state_slot(&pools[i], &q);
-            if (!SPECS[i].paged && slot[e] != record)
-                fail_msg("sequence %d record: %g, expected %g", seq, slot[e], record);
-        }
-    }
+    if (m->live)
+        state_check(st, seq, m->value, m->pos);
 }
 
 /* Reference counts are exactly the table entries that name a page, the rest is free. */
@@ -154,7 +90,7 @@ static void do_write(fl_state *st, fl_seq s, naive *m)
     int64_t now = 1 + rnd((uint32_t)n); /* reserved is not written */
     for (int64_t i = 0; i < now; i++)
         m->value[m->pos + i] = (float)rnd(10000);
-    write_rows(st, s, &m->value[m->pos], now);
+    state_write(st, s, &m->value[m->pos], now);
     m->pos += now;
     if (rnd(2))
         fl_state_trim(st, s);
@@ -246,7 +182,7 @@ static void do_file(fl_state *st, fl_seq s, naive *models)
 static void run_random(uint32_t seed)
 {
     dice = (rng){seed};
-    fl_state *st = make(SEQS, SNAPS, TOKENS, CONTEXT);
+    fl_state *st = state_make(SEQS, SNAPS, TOKENS, CONTEXT);
     naive *models = calloc(SEQS, sizeof *models);
     for (int i = 0; i < 300; i++) {
         fl_seq s = (fl_seq)rnd(SEQS);
@@ -304,7 +240,7 @@ static void test_random_operations(void **state)
 static void test_exhaustion(void **state)
 {
     (void)state;
-    fl_state *st = make(3, 1, 130, 1000); /* three pages */
+    fl_state *st = state_make(3, 1, 130, 1000); /* three pages */
     fl_seq a, b, c, d;
     fl_error e;
     assert_int_equal(fl_state_free_tokens(st), 192);
@@ -340,7 +276,7 @@ static void test_exhaustion(void **state)
 static void test_dead_sequences(void **state)
 {
     (void)state;
-    fl_state *st = make(2, 1, 64, 64);
+    fl_state *st = state_make(2, 1, 64, 64);
     fl_seq other, bad[] = {FL_NONE, 0, 1, 2, INT32_MAX, INT32_MIN};
     fl_snap snap;
     int64_t pos;
@@ -368,7 +304,7 @@ static void test_rollback_of_pages_only(void **state)
     fl_state *st;
     fl_seq a;
     int64_t pos;
-    assert_int_equal(fl_state_create(SPECS, 1, &l, &st, NULL), FL_OK);
+    assert_int_equal(fl_state_create(STATE_SPECS, 1, &l, &st, NULL), FL_OK);
     assert_int_equal(fl_state_admit(st, &a, NULL), FL_OK);
     assert_int_equal(fl_state_extend(st, a, 200, NULL), FL_OK);
     fl_state_advance(st, a, 200);
@@ -391,8 +327,9 @@ static void test_limits(void **state)
     fl_state *st;
     fl_error e;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        assert_int_equal(fl_state_bytes(SPECS, N_SPECS, &bad[i]), -1);
-        assert_int_equal(fl_state_create(SPECS, N_SPECS, &bad[i], &st, &e), FL_ARGUMENT);
+        assert_int_equal(fl_state_bytes(STATE_SPECS, N_STATE_SPECS, &bad[i]), -1);
+        assert_int_equal(fl_state_create(STATE_SPECS, N_STATE_SPECS, &bad[i], &st, &e),
+                         FL_ARGUMENT);
         assert_null(st);
     }
     const fl_state_limits ok = {2, 1, 100, 100, NULL};
@@ -401,7 +338,7 @@ static void test_limits(void **state)
     assert_int_equal(fl_state_create(&huge, 1, &ok, &st, &e), FL_ARGUMENT);
 
     /* Pools: 128 rows of 6 floats, 3 records of 9. */
-    int64_t bytes = fl_state_bytes(SPECS, N_SPECS, &ok);
+    int64_t bytes = fl_state_bytes(STATE_SPECS, N_STATE_SPECS, &ok);
     assert_in_range(bytes, 128 * 24 + 3 * 36, 128 * 24 + 3 * 36 + 2000);
 }
 
@@ -436,7 +373,7 @@ static fl_seq some_seq(fl_state *st, int64_t n)
         v[i] = (float)i;
     assert_int_equal(fl_state_admit(st, &a, NULL), FL_OK);
     assert_int_equal(fl_state_extend(st, a, n, NULL), FL_OK);
-    write_rows(st, a, v, n);
+    state_write(st, a, v, n);
     return a;
 }
 
@@ -462,7 +399,7 @@ static void refused(fl_state *st, uint64_t fingerprint, fl_status expect)
 static void test_damaged_files(void **state)
 {
     (void)state;
-    fl_state *st = make(3, 0, 256, 128);
+    fl_state *st = state_make(3, 0, 256, 128);
     int32_t ids[70] = {1, 2, 3};
     fl_seq a = some_seq(st, 70);
     assert_int_equal(fl_state_save(st, a, 99, ids, file, NULL), FL_OK);
@@ -502,32 +439,32 @@ static void test_damaged_files(void **state)
 static void test_foreign_files(void **state)
 {
     (void)state;
-    fl_state *st = make(2, 0, 256, 128);
+    fl_state *st = state_make(2, 0, 256, 128);
     int32_t ids[70] = {0};
     fl_seq a = some_seq(st, 70);
     assert_int_equal(fl_state_save(st, a, 99, ids, file, NULL), FL_OK);
     refused(st, 98, FL_MISMATCH);
 
     /* The same model otherwise shaped, with less room, without room. */
-    fl_state_spec specs[N_SPECS];
-    memcpy(specs, SPECS, sizeof SPECS);
+    fl_state_spec specs[N_STATE_SPECS];
+    memcpy(specs, STATE_SPECS, sizeof STATE_SPECS);
     specs[1].elements++;
     fl_state_limits l = {2, 0, 256, 128, NULL};
     fl_state *other;
-    assert_int_equal(fl_state_create(specs, N_SPECS, &l, &other, NULL), FL_OK);
+    assert_int_equal(fl_state_create(specs, N_STATE_SPECS, &l, &other, NULL), FL_OK);
     refused(other, 99, FL_MISMATCH);
     fl_state_destroy(other);
     specs[1] = (fl_state_spec){"delta2", false, FL_F32, 7};
-    assert_int_equal(fl_state_create(specs, N_SPECS, &l, &other, NULL), FL_OK);
+    assert_int_equal(fl_state_create(specs, N_STATE_SPECS, &l, &other, NULL), FL_OK);
     refused(other, 99, FL_MISMATCH);
     fl_state_destroy(other);
-    assert_int_equal(fl_state_create(SPECS, 2, &l, &other, NULL), FL_OK);
+    assert_int_equal(fl_state_create(STATE_SPECS, 2, &l, &other, NULL), FL_OK);
     refused(other, 99, FL_MISMATCH);
     fl_state_destroy(other);
-    other = make(2, 0, 64, 128);
+    other = state_make(2, 0, 64, 128);
     refused(other, 99, FL_BUSY);
     fl_state_destroy(other);
-    other = make(2, 0, 128, 64);
+    other = state_make(2, 0, 128, 64);
     refused(other, 99, FL_ARGUMENT);
     fl_state_destroy(other);
 
@@ -556,7 +493,7 @@ static fl_status life(void)
     fl_snap k;
     int32_t ids[70] = {0}, *back = NULL;
     int64_t n;
-    FL_TRY(fl_state_create(SPECS, N_SPECS, &l, &st, NULL));
+    FL_TRY(fl_state_create(STATE_SPECS, N_STATE_SPECS, &l, &st, NULL));
     fl_status s;
     FL_GOTO(s, done, fl_state_admit(st, &a, NULL));
     FL_GOTO(s, done, fl_state_extend(st, a, 70, NULL));
