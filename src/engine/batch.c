@@ -83,7 +83,8 @@ static void add_prompt(fl_engine *e, fl_choice *c, int32_t *room, int32_t *shown
     const fl_request_params *p = &c->request->p;
     bool show = p->on_rows != NULL;
     int32_t most = show && *shown < *room ? *shown : *room;
-    int32_t n = piece(fl_state_pos(e->state, c->seq), p->n_prompt - c->run, most, FL_PAGE_TOKENS);
+    int32_t n =
+        piece(fl_state_pos(e->state, c->seq), fl_reuse_stop(c) - c->run, most, FL_PAGE_TOKENS);
     if (n == 0)
         return;
     bool sample = c->run + n == fl_choice_known(c) && p->max_tokens > 0;

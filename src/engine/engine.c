@@ -65,6 +65,8 @@ static fl_status build(fl_engine *e, const fl_graph *g, int64_t device_memory, f
     if (e->device)
         FL_TRY(reserve(e, g, device_memory, err));
     FL_TRY(create_state(e, g, err));
+    if (e->sizes.max_prefixes)
+        FL_TRY(fl_prefix_create(e->state, e->sizes.max_prefixes, &e->prefix, err));
     FL_TRY(create_arrays(e, err));
     FL_TRY(fl_plan_prepare(e->plan, err));
     return fl_pool_create(e->device ? 1 : e->sizes.plan.limits.n_threads, &e->pool, err);
@@ -145,6 +147,7 @@ void fl_engine_destroy(fl_engine *e)
     fl_free(e->shares);
     fl_free(e->live);
     fl_pool_destroy(e->pool);
+    fl_prefix_destroy(e->prefix);
     fl_state_destroy(e->state);
     fl_plan_destroy(e->plan);
     if (e->device)
@@ -161,10 +164,20 @@ void fl_engine_get_stats(const fl_engine *e, fl_engine_stats *out)
 {
     *out = e->stats;
     out->running = e->n_live;
-    out->waiting = e->n_waiting;
+    out->waiting = e->n_waiting - e->n_settling;
+    for (int i = 0; i < e->n_live; i++)
+        out->running -= e->live[i]->request->settles;
+    if (e->prefix)
+        fl_prefix_get_stats(e->prefix, &out->prefix);
     out->tokens = e->sizes.state.n_tokens;
     out->free_tokens = fl_state_free_tokens(e->state);
     out->now_us = fl_engine_now(e);
+}
+
+void fl_engine_forget(fl_engine *e)
+{
+    if (e->prefix)
+        fl_prefix_clear(e->prefix);
 }
 
 fl_state *fl_engine_state(fl_engine *e)

@@ -10,7 +10,7 @@
 #include "engine/sampler.h"
 #include "graph/plan.h"
 #include "model/model.h"
-#include "state/state.h"
+#include "state/prefix.h"
 
 typedef struct fl_engine fl_engine;
 typedef struct fl_request fl_request;
@@ -27,9 +27,13 @@ typedef struct fl_engine_options {
     int64_t cache_tokens; /* token rows over all sequences; 0: one whole context, and at least 8192
                              (or the context) for each of max_seqs */
     int max_snapshots;    /* recurrent records that callers may keep in fl_engine_state; 0: none */
-    bool fast;            /* precision fast */
-    fl_isa isa;           /* highest level to use; FL_ISA_COUNT: this machine's */
-    const char *kernels;  /* fl_plan_options.kernels */
+    int max_prefixes;    /* recurrent records of beginnings of prompts that are kept to resume from;
+                            0: none, and prompts always run from the start */
+    bool settle;         /* run answers again as prompts while there is nothing else to do, so that
+                            the next turn of a conversation resumes behind them */
+    bool fast;           /* precision fast */
+    fl_isa isa;          /* highest level to use; FL_ISA_COUNT: this machine's */
+    const char *kernels; /* fl_plan_options.kernels */
     /* Where to run (ops/device.h): "auto" takes a GPU that can run the model and has room for it,
      * else the CPU; "cuda" insists; NULL: the CPU.  isa, threads and kernels are for the CPU, and
      * a device does not know precision fast. */
@@ -115,6 +119,7 @@ typedef struct fl_request_params {
      * request are reserved before it starts. */
 
     uint64_t client; /* opaque: clients share the machine equally */
+    uint64_t salt;   /* prompts find beginnings of others that have the same salt */
     int priority;    /* lower first, also when memory runs short */
     /* Microseconds from submit, after which the request ends with FL_FINISH_TIMEOUT: if it has not
      * begun to run; in any case.  0: no limit. */
@@ -137,8 +142,10 @@ void fl_engine_cancel_choice(fl_engine *e, fl_request *r, int choice); /* likewi
  * which requests remain and none has room (kept sequences hold all of it) runs nothing. */
 FL_MUST_CHECK fl_status fl_engine_step(fl_engine *e, bool *busy, fl_error *err);
 
-/* Tokens of the prompt that have run so far (kept ones not counted). */
+/* Tokens of the prompt that have run so far, or need not: fl_request_cached of them were found
+ * where another request had left them (0 until it starts).  Kept ones are not counted. */
 int64_t fl_request_done(const fl_request *r);
+int64_t fl_request_cached(const fl_request *r);
 bool fl_request_started(const fl_request *r); /* it has had room */
 
 /* What the engine is doing and has done. */
@@ -151,8 +158,12 @@ typedef struct fl_engine_stats {
     int64_t now_us;                /* clock at the time of asking */
     int64_t prompt_tokens;         /* run; what was run again is not counted */
     int64_t generated_tokens;
-    int64_t replayed_tokens;           /* run again after their place was lost */
-    int64_t preemptions;               /* places lost */
+    int64_t replayed_tokens; /* run again after their place was lost */
+    int64_t preemptions;     /* places lost */
+    int64_t settled_tokens;  /* run as prompts again by themselves */
+    int64_t prefix_queries,
+        prefix_hits; /* tokens of prompts that began to run, and found of them */
+    fl_prefix_stats prefix;
     int64_t finished[FL_FINISH_COUNT]; /* answers by how they ended */
 } fl_engine_stats;
 void fl_engine_get_stats(const fl_engine *e, fl_engine_stats *out);
@@ -162,6 +173,7 @@ void fl_engine_get_stats(const fl_engine *e, fl_engine_stats *out);
  * last token of the answer, which the next prompt begins with (fl_state_pos tells).  FL_NONE after
  * an error. */
 fl_seq fl_request_kept(const fl_request *r);
+void fl_engine_forget(fl_engine *e); /* all prefixes that nothing alive uses */
 fl_state *fl_engine_state(fl_engine *e);
 const fl_plan *fl_engine_plan(const fl_engine *e);
 /* Where it runs, and why not elsewhere: "cuda:0 NVIDIA H200, 139.8 GiB", "cpu (no GPU: ...)". */

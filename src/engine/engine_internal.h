@@ -12,6 +12,8 @@ typedef enum fl_phase {
     FL_OVER
 } fl_phase;
 
+enum { FL_MARKS = 4 };
+
 /* One answer in the making.  Its text is the prompt of the request, then what it said.  All of it
  * has to run before the next token can be drawn: first the prompt, then, when the state was given
  * up on the way, what was said before, and normally the one token it said last. */
@@ -24,7 +26,11 @@ typedef struct fl_choice {
     int32_t *said;  /* [max_tokens] */
     int64_t n_said; /* tokens given */
     fl_sampler sampler;
-    fl_seq seq;             /* FL_NONE without one */
+    fl_seq seq;              /* FL_NONE without one */
+    fl_block last_block;     /* of the prompt, in the prefix index */
+    int64_t marks[FL_MARKS]; /* where the prompt stops to have its record kept */
+    int n_marks;
+    bool deferred;          /* this turn: it waits for what another is running */
     int64_t last_piece;     /* number of the step that ran its last rows */
     fl_finish finish;       /* NONE while alive */
     struct fl_choice *next; /* of the waiting */
@@ -45,6 +51,9 @@ struct fl_request {
     int64_t submitted;   /* clock */
     fl_client *client;
     bool started;        /* has had a place */
+    bool shared;         /* finds and leaves prefixes */
+    bool settles;        /* an answer that runs again as a prompt; runs alone */
+    int64_t cached;      /* tokens found when it started */
     bool pinned;         /* cannot be replayed: all its rows are reserved and it keeps its place */
     fl_seq kept;         /* FL_NONE before the end */
     int n_alive;         /* choices that have not ended */
@@ -66,7 +75,8 @@ typedef struct fl_engine_sizes {
     fl_state_limits state;
     int32_t chunk;
     int32_t shown_logits; /* logit rows of prompts with on_rows in one step */
-    int32_t max_waiting;
+    int32_t max_waiting, max_prefixes;
+    bool settle;
     fl_clock_fn clock;
     void *clock_ctx;
 } fl_engine_sizes;
@@ -79,6 +89,7 @@ struct fl_engine {
     fl_plan *plan;
     fl_pool *pool;
     fl_state *state;
+    fl_prefix *prefix; /* NULL: none */
     fl_sample_scratch scratch;
     fl_engine_stats stats; /* what only grows; the rest is filled in when asked for */
 
@@ -86,6 +97,7 @@ struct fl_engine {
     int n_live;
     fl_choice *waiting; /* in order of arrival */
     int n_waiting;
+    int n_settling; /* of the waiting */
     fl_client *clients;
     int64_t arrivals;  /* requests taken so far */
     fl_request *ended; /* freed when the outermost call returns: callbacks may still name them */
@@ -137,6 +149,21 @@ void fl_choice_end(fl_engine *e, fl_choice *c, fl_token_event *event);
 void fl_choice_fail(fl_engine *e, fl_choice *c, const fl_error *why);
 void fl_request_end(fl_engine *e, fl_request *r, fl_finish finish); /* all its choices */
 void fl_request_free(fl_request *r);                                /* NULL is allowed */
+
+/* Takes in a request that runs when there is nothing else to do; a failure is silent. */
+void fl_request_settle(fl_engine *e, const fl_request_params *p);
+
+/* reuse.c: prefixes. */
+/* The choice has an empty sequence: moves it, and c->run, to the deepest point that is known. */
+void fl_reuse_begin(fl_engine *e, fl_choice *c);
+int64_t
+fl_reuse_stop(const fl_choice *c); /* where the next piece of its prompt ends at the latest */
+void fl_reuse_ran(fl_engine *e, fl_choice *c);         /* a piece of its prompt */
+bool fl_reuse_make_room(fl_engine *e, int64_t tokens); /* that are free then */
+bool fl_reuse_defers(fl_engine *e, const fl_choice *c);
+void fl_reuse_settle(fl_engine *e, const fl_choice *c); /* c has ended */
+bool fl_reuse_is_settled(const fl_engine *e, const fl_choice *c);
+void fl_reuse_park(fl_engine *e, const fl_choice *c); /* it will lose its place */
 
 /* queue.c: who has a place. */
 FL_MUST_CHECK fl_status fl_queue_join(fl_engine *e, fl_request *r, uint64_t client, fl_error *err);

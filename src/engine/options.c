@@ -64,6 +64,7 @@ fl_status fl_engine_resolve(const fl_graph *g, int64_t model_context, const fl_e
                        FL_PAGE_TOKENS);
     FL_TRY(check("max_context", context, 1, model_context, err));
     FL_TRY(check("max_waiting", o->max_waiting, 0, INT32_MAX, err));
+    FL_TRY(check("max_prefixes", o->max_prefixes, 0, MAX_SEQS, err));
     FL_TRY(check("max_snapshots", o->max_snapshots, 0, MAX_SEQS, err));
     int64_t cache = o->cache_tokens;
     if (!cache) {
@@ -84,12 +85,14 @@ fl_status fl_engine_resolve(const fl_graph *g, int64_t model_context, const fl_e
                  .fast = o->fast,
                  .kernels = o->kernels},
         .state = {.n_seqs = seqs,
-                  .n_snaps = o->max_snapshots,
+                  .n_snaps = o->max_snapshots + o->max_prefixes,
                   .n_tokens = cache,
                   .max_context = context},
         .chunk = chunk,
         .shown_logits = shown,
         .max_waiting = o->max_waiting,
+        .max_prefixes = o->max_prefixes,
+        .settle = o->settle,
         .clock = o->clock,
         .clock_ctx = o->clock_ctx,
     };
@@ -111,6 +114,7 @@ int64_t fl_engine_array_bytes(const fl_engine_sizes *z, int64_t vocab)
 {
     const fl_limits *l = &z->plan.limits;
     return (int64_t)sizeof(fl_engine) + fl_sample_scratch_bytes(vocab) +
+           (z->max_prefixes ? fl_prefix_bytes(z->state.n_tokens, z->state.n_snaps) : 0) +
            l->max_rows * 2 * (int64_t)sizeof(int32_t) + l->max_logits * (int64_t)sizeof(int32_t) +
            z->state.n_seqs *
                (int64_t)(sizeof(fl_seq_rows) + sizeof(fl_share) + sizeof(fl_choice *));

@@ -69,6 +69,7 @@ void fl_queue_wait(fl_engine *e, fl_choice *c)
     *at = c;
     c->phase = FL_WAITING;
     e->n_waiting++;
+    e->n_settling += c->request->settles;
 }
 
 void fl_queue_leave(fl_engine *e, fl_choice *c)
@@ -79,6 +80,7 @@ void fl_queue_leave(fl_engine *e, fl_choice *c)
             at = &(*at)->next;
         *at = c->next;
         e->n_waiting--;
+        e->n_settling -= c->request->settles;
     } else if (c->phase == FL_RUNNING) {
         int at = 0;
         while (e->live[at] != c)
@@ -99,6 +101,9 @@ void fl_queue_replace(fl_engine *e, fl_choice *from, fl_choice *to)
 {
     to->run = from->run;
     to->high = from->high;
+    to->last_block = from->last_block;
+    to->n_marks = from->n_marks;
+    memcpy(to->marks, from->marks, sizeof to->marks);
     to->seq = from->seq;
     from->seq = FL_NONE;
     if (from->phase == FL_RUNNING) {
@@ -145,24 +150,66 @@ static int64_t headroom(const fl_engine *e)
     return pages;
 }
 
+static void displace(fl_engine *e, fl_choice *c)
+{
+    fl_queue_leave(e, c);
+    fl_state_release(e->state, c->seq);
+    c->seq = FL_NONE;
+    c->run = 0;
+    fl_queue_wait(e, c);
+}
+
+/* What runs only because there was nothing else to do makes way, and keeps what it has. */
+static void park(fl_engine *e)
+{
+    for (int i = e->n_live - 1; i >= 0; i--) {
+        fl_choice *c = e->live[i];
+        if (c->request->settles) {
+            fl_reuse_park(e, c);
+            displace(e, c);
+        }
+    }
+}
+
+/* Gives an empty sequence its beginning and its rows. */
+static fl_status fill(fl_engine *e, fl_choice *c, fl_error *err)
+{
+    fl_reuse_begin(e, c);
+    int64_t pages = (rows_to_start(c) + FL_PAGE_TOKENS - 1) / FL_PAGE_TOKENS;
+    int64_t room = (pages + headroom(e)) * FL_PAGE_TOKENS - c->run;
+    if (!fl_reuse_make_room(e, room) && e->n_live > 0)
+        return fl_fail(err, FL_BUSY, "%lld tokens are needed, %lld are free at this moment",
+                       (long long)room, (long long)fl_state_free_tokens(e->state));
+    return fl_state_extend(e->state, c->seq, rows_to_start(c) - c->run, err);
+}
+
 fl_status fl_queue_start(fl_engine *e, fl_choice *c, fl_error *err)
 {
-    bool own = c->seq == FL_NONE; /* else it continues a kept one */
-    int64_t rows = rows_to_start(c);
-    int64_t spare = fl_state_free_tokens(e->state) - headroom(e) * FL_PAGE_TOKENS;
-    if (e->n_live > 0 && own && rows > spare)
-        return fl_fail(err, FL_BUSY, "%lld tokens are needed, %lld are free at this moment",
-                       (long long)rows, (long long)(spare > 0 ? spare : 0));
-    if (own)
-        FL_TRY(fl_state_admit(e->state, &c->seq, err));
-    fl_status s = fl_state_extend(e->state, c->seq, rows, err);
-    if (s == FL_OK) {
+    fl_request *r = c->request;
+    if (!r->settles)
+        park(e);
+    if (c->seq != FL_NONE) { /* continues a kept one */
+        (void)fl_reuse_make_room(e, rows_to_start(c) + FL_PAGE_TOKENS);
+        FL_TRY(fl_state_extend(e->state, c->seq, rows_to_start(c), err));
         run(e, c);
-    } else if (own) {
+        return FL_OK;
+    }
+    FL_TRY(fl_state_admit(e->state, &c->seq, err));
+    fl_status s = fill(e, c, err);
+    if (s != FL_OK) {
         fl_state_release(e->state, c->seq);
         c->seq = FL_NONE;
+        c->run = 0;
+        return s;
     }
-    return s;
+    if (!r->started && !r->settles) {
+        r->cached = c->run;
+        e->stats.prefix_hits += c->run;
+        e->stats.prefix_queries += r->shared && e->prefix ? r->p.n_prompt : 0;
+    }
+    c->high = c->run > c->high ? c->run : c->high;
+    run(e, c);
+    return FL_OK;
 }
 
 void fl_queue_fork(fl_engine *e, fl_choice *c)
@@ -179,16 +226,6 @@ void fl_queue_fork(fl_engine *e, fl_choice *c)
             fl_queue_wait(e, other);
         }
     }
-}
-
-static void displace(fl_engine *e, fl_choice *c)
-{
-    fl_queue_leave(e, c);
-    fl_state_release(e->state, c->seq);
-    c->seq = FL_NONE;
-    c->run = 0;
-    fl_queue_wait(e, c);
-    e->stats.preemptions++;
 }
 
 /* Whether a gives way to b. */
@@ -210,15 +247,24 @@ static fl_choice *lowest(const fl_engine *e)
     return low;
 }
 
+static bool has_rows(fl_engine *e, const fl_choice *c)
+{
+    int64_t left = fl_choice_known(c) - c->run;
+    return fl_state_extend(e->state, c->seq, left, NULL) == FL_OK ||
+           (fl_reuse_make_room(e, left + FL_PAGE_TOKENS) &&
+            fl_state_extend(e->state, c->seq, left, NULL) == FL_OK);
+}
+
 /* Finds every decoding choice the row it is about to write.  A displaced one is among the lowest,
  * so what was found for others stays theirs. */
 static void find_rows(fl_engine *e)
 {
     for (int i = 0; i < e->n_live; i++) {
         fl_choice *c = e->live[i];
-        int64_t left = fl_choice_known(c) - c->run;
-        while (c->phase == FL_RUNNING && fl_state_extend(e->state, c->seq, left, NULL) != FL_OK)
+        while (c->phase == FL_RUNNING && !has_rows(e, c)) {
             displace(e, lowest(e)); /* c itself at worst: the pinned have all their rows */
+            e->stats.preemptions++;
+        }
         if (i >= e->n_live || e->live[i] != c) /* the array moved: begin again */
             i = -1;
     }
@@ -247,17 +293,44 @@ static fl_request *find_late(const fl_engine *e, int64_t now)
     return NULL;
 }
 
-/* Who comes next of those that wait. */
+/* Who comes next of those that wait; what settles only comes in when nobody else is there. */
 static fl_choice *next_in(const fl_engine *e)
 {
-    fl_choice *best = e->waiting;
-    for (fl_choice *c = best; c; c = c->next) {
-        const fl_request *r = c->request, *b = best->request;
-        if (r->p.priority != b->p.priority ? r->p.priority < b->p.priority
-                                           : r->client->served < b->client->served)
+    fl_choice *best = NULL;
+    bool others = e->n_live > 0 || e->n_waiting > e->n_settling;
+    for (fl_choice *c = e->waiting; c; c = c->next) {
+        const fl_request *r = c->request, *b = best ? best->request : NULL;
+        if (c->deferred || (r->settles && others))
+            continue;
+        if (!best || (r->p.priority != b->p.priority ? r->p.priority < b->p.priority
+                                                     : r->client->served < b->client->served))
             best = c;
     }
     return best;
+}
+
+static void let_in(fl_engine *e)
+{
+    for (fl_choice *c = e->waiting; c; c = c->next)
+        c->deferred = false;
+    for (fl_choice *c; (c = next_in(e));) {
+        if (c->request->settles && fl_reuse_is_settled(e, c)) {
+            fl_request_end(e, c->request, FL_FINISH_LENGTH);
+            continue;
+        }
+        c->deferred = fl_state_free_seqs(e->state) > 0 && fl_reuse_defers(e, c);
+        if (c->deferred)
+            continue;
+        fl_queue_leave(e, c);
+        if (fl_queue_start(e, c, NULL) != FL_OK) {
+            if (c->request->settles) { /* no room even alone: it is not worth a wait */
+                fl_request_end(e, c->request, FL_FINISH_CANCEL);
+                continue;
+            }
+            fl_queue_wait(e, c);
+            break;
+        }
+    }
 }
 
 void fl_queue_turn(fl_engine *e)
@@ -266,11 +339,5 @@ void fl_queue_turn(fl_engine *e)
     for (fl_request *r; (r = find_late(e, now));)
         fl_request_end(e, r, FL_FINISH_TIMEOUT);
     find_rows(e);
-    for (fl_choice *c; (c = next_in(e));) {
-        fl_queue_leave(e, c);
-        if (fl_queue_start(e, c, NULL) != FL_OK) {
-            fl_queue_wait(e, c);
-            break;
-        }
-    }
+    let_in(e);
 }

@@ -135,13 +135,15 @@ static fl_status enqueue(fl_engine *e, fl_request *r, fl_error *err)
 {
     fl_choice *c = &r->choices[0];
     c->seq = r->p.keep_from;
-    if (!e->waiting) {
+    bool alone = e->n_waiting == e->n_settling;
+    if (alone && !(e->sizes.max_waiting > 0 && fl_reuse_defers(e, c))) {
         fl_status s = fl_queue_start(e, c, err);
         if (s != FL_BUSY || e->sizes.max_waiting == 0)
             return s;
     }
-    if (e->n_waiting >= e->sizes.max_waiting)
-        return fl_fail(err, FL_BUSY, "%d are waiting for room, that is the limit", e->n_waiting);
+    if (e->n_waiting - e->n_settling >= e->sizes.max_waiting)
+        return fl_fail(err, FL_BUSY, "%d are waiting for room, that is the limit",
+                       e->n_waiting - e->n_settling);
     fl_queue_wait(e, c);
     return FL_OK;
 }
@@ -156,10 +158,9 @@ static fl_status check_choices(const fl_engine *e, const fl_request_params *p, b
                    pinned ? " when a sequence is kept or watched" : "");
 }
 
-fl_status fl_engine_submit(fl_engine *e, const fl_request_params *p, fl_request **out,
-                           fl_error *err)
+/* A request that has everything but a place. */
+static fl_status make(fl_engine *e, const fl_request_params *p, fl_request **out, fl_error *err)
 {
-    *out = NULL;
     bool pinned = p->keep || p->keep_from != FL_NONE || p->on_rows || p->tap;
     FL_TRY(check_choices(e, p, pinned, err));
     int n = p->n ? p->n : 1;
@@ -172,28 +173,54 @@ fl_status fl_engine_submit(fl_engine *e, const fl_request_params *p, fl_request 
     r->number = e->arrivals;
     r->submitted = fl_engine_now(e);
     r->pinned = pinned;
+    r->shared = p->keep_from == FL_NONE && !p->on_rows && !p->tap;
     r->kept = FL_NONE;
     for (int i = 0; i < n; i++)
-        r->choices[i] = (fl_choice){.request = r, .index = i, .phase = FL_BEHIND, .seq = FL_NONE};
+        r->choices[i] = (fl_choice){
+            .request = r, .index = i, .phase = FL_BEHIND, .seq = FL_NONE, .last_block = FL_NONE};
     fl_status s = prepare(e, p, r, err);
-    if (s == FL_OK)
-        s = enqueue(e, r, err);
+    if (s == FL_OK) {
+        e->arrivals++;
+        *out = r;
+    } else {
+        fl_request_free(r);
+    }
+    return s;
+}
+
+fl_status fl_engine_submit(fl_engine *e, const fl_request_params *p, fl_request **out,
+                           fl_error *err)
+{
+    *out = NULL;
+    fl_request *r;
+    FL_TRY(make(e, p, &r, err));
+    fl_status s = enqueue(e, r, err);
     if (s != FL_OK) {
         fl_queue_part(e, r);
         fl_request_free(r);
         return s;
     }
-    e->arrivals++;
     *out = r;
     return FL_OK;
+}
+
+void fl_request_settle(fl_engine *e, const fl_request_params *p)
+{
+    fl_request *r;
+    if (make(e, p, &r, NULL) != FL_OK)
+        return;
+    r->settles = true;
+    fl_queue_wait(e, &r->choices[0]);
 }
 
 void fl_choice_end(fl_engine *e, fl_choice *c, fl_token_event *event)
 {
     fl_request *r = c->request;
     c->finish = event->finish;
-    e->stats.finished[event->finish]++;
+    e->stats.finished[event->finish] += !r->settles;
     fl_queue_leave(e, c);
+    if (event->finish != FL_FINISH_ERROR && c->n_said > 0)
+        fl_reuse_settle(e, c);
     if (r->p.keep && event->finish != FL_FINISH_ERROR) {
         fl_state_trim(e->state, c->seq);
         r->kept = c->seq;
@@ -266,6 +293,11 @@ int64_t fl_request_done(const fl_request *r)
     for (int i = 0; i < r->p.n; i++)
         high = r->choices[i].high > high ? r->choices[i].high : high;
     return high < r->p.n_prompt ? high : r->p.n_prompt;
+}
+
+int64_t fl_request_cached(const fl_request *r)
+{
+    return r->cached;
 }
 
 bool fl_request_started(const fl_request *r)

@@ -135,8 +135,11 @@ static void account(fl_engine *e, const fl_share *share)
     int64_t fresh = c->run > c->high ? c->run - c->high : 0;
     c->high += fresh;
     c->request->client->served += fresh;
-    e->stats.prompt_tokens += share->prompt ? fresh : 0;
+    *(c->request->settles ? &e->stats.settled_tokens : &e->stats.prompt_tokens) +=
+        share->prompt ? fresh : 0;
     e->stats.replayed_tokens += share->n_rows - fresh;
+    if (share->prompt)
+        fl_reuse_ran(e, c);
 }
 
 static void count_step(fl_engine *e, int64_t began)
