@@ -55,6 +55,13 @@ typedef struct fl_engine_memory {
 FL_MUST_CHECK fl_status fl_engine_predict(const fl_model *m, const fl_engine_options *o,
                                           fl_engine_memory *out, fl_error *err);
 
+/* Sets cache_tokens to what `ram` bytes hold besides weights, workspace and records (the caller's
+ * own needs are not in it), and max_context, if it was 0, to no more than that.  An engine with
+ * these options never takes more.  FL_ARGUMENT, with the parts, when they do not hold max_context.
+ */
+FL_MUST_CHECK fl_status fl_engine_fit(const fl_model *m, int64_t ram, fl_engine_options *o,
+                                      fl_error *err);
+
 /* The model must outlive the engine. */
 FL_MUST_CHECK fl_status fl_engine_create(const fl_model *m, const fl_engine_options *o,
                                          fl_engine **out, fl_error *err);

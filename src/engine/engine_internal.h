@@ -129,6 +129,10 @@ FL_MUST_CHECK fl_status fl_engine_resolve(const fl_graph *g, int64_t model_conte
 FL_MUST_CHECK fl_status fl_engine_predict_graph(const fl_graph *g, int64_t model_context,
                                                 const fl_engine_options *o, fl_engine_memory *out,
                                                 fl_error *err);
+/* fit.c */
+FL_MUST_CHECK fl_status fl_engine_fit_graph(const fl_graph *g, int64_t model_context,
+                                            int64_t weights, int64_t ram, fl_engine_options *o,
+                                            fl_error *err);
 int64_t fl_engine_array_bytes(const fl_engine_sizes *z, int64_t vocab);
 /* The state specs of a graph; *out is allocated (fl_free). */
 FL_MUST_CHECK fl_status fl_engine_specs(const fl_graph *g, fl_state_spec **out, fl_error *err);

@@ -467,6 +467,35 @@ static void test_options(void **state)
     assert_int_equal(more.workspace, m.workspace);
 }
 
+/* What is fitted is predicted to fit, and not a page more would. */
+static void test_fit(void **state)
+{
+    (void)state;
+    for (int64_t ram = 1 << 18; ram < 1 << 26; ram += ram / 3) {
+        for (int i = 0; i < 4; i++) {
+            fl_engine_options o = fl_engine_options_default();
+            fl_engine_memory m;
+            fl_error err = {0};
+            o.max_prefixes = i % 2 ? 10 : 0;
+            o.max_context = i / 2 ? 1000 : 0;
+            fl_status s = fl_engine_fit_graph(engine_graph, FAKE_CONTEXT, 100000, ram, &o, &err);
+            if (s != FL_OK) {
+                assert_int_equal(s, FL_ARGUMENT);
+                assert_int_equal(o.cache_tokens, 0);
+                assert_true(ram < 1 << 20);
+                continue;
+            }
+            assert_true(o.cache_tokens >= (i / 2 ? 1000 : FL_PAGE_TOKENS));
+            assert_true(o.max_context > 0 && o.max_context <= o.cache_tokens);
+            assert_int_equal(fl_engine_predict_graph(engine_graph, FAKE_CONTEXT, &o, &m, NULL), 0);
+            assert_true(m.total + 100000 <= ram);
+            o.cache_tokens += o.cache_tokens / 32 + 2 * FL_PAGE_TOKENS;
+            assert_int_equal(fl_engine_predict_graph(engine_graph, FAKE_CONTEXT, &o, &m, NULL), 0);
+            assert_true(m.total + 100000 > ram);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -479,6 +508,7 @@ int main(void)
         cmocka_unit_test(test_keep),
         cmocka_unit_test(test_sampled_answers_do_not_depend_on_company),
         cmocka_unit_test(test_options),
+        cmocka_unit_test(test_fit),
     };
     return cmocka_run_group_tests(tests, engine_setup, engine_teardown);
 }
