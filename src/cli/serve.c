@@ -17,7 +17,7 @@ static struct {
     cli_common common;
     fl_server_options server;
     const char *model, *notify;
-    int sessions;
+    int sessions, prefixes;
     double ram; /* GB; 0: no limit */
     bool log;
 } args;
@@ -38,6 +38,7 @@ enum {
     OPT_WAIT,
     OPT_TIMEOUT,
     OPT_RAM,
+    OPT_PREFIXES,
     OPT_NOTIFY
 };
 
@@ -52,6 +53,8 @@ static const struct argp_option options[] = {
     {"queue-timeout", OPT_WAIT, "S", 0, "Seconds that a request may wait (default 0: any)", 0},
     {"timeout", OPT_TIMEOUT, "S", 0, "Seconds that a request may take (default 0: any)", 0},
     {"ram", OPT_RAM, "GB", 0, "Memory to hold at most, weights included", 0},
+    {"prefixes", OPT_PREFIXES, "N", 0,
+     "Beginnings of prompts to keep, so that others resume there (default 32; 0: none)", 0},
     {"max-body", OPT_BODY, "MIB", 0, "Size of a request at most (default 16)", 0},
     {"effort", OPT_EFFORT, "NAME", 0, "Thinking effort of requests that name none (default: max)",
      0},
@@ -93,6 +96,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case OPT_TIMEOUT:
         o->request_seconds = (int)cli_int(state, "--timeout", arg, 0, 1000000);
+        return 0;
+    case OPT_PREFIXES:
+        args.prefixes = (int)cli_int(state, "--prefixes", arg, 0, 1000000);
         return 0;
     case OPT_RAM:
         args.ram = cli_real(state, "--ram", arg, 0.001, 1e6);
@@ -194,28 +200,6 @@ static void wait_for_end(fl_server *s, const sigset_t *signals)
         ;
 }
 
-/* Rows of cache that keep the whole within args.ram: as many as `most`, at least a context. */
-static fl_status fit_cache(const fl_model *m, fl_engine_options *eo, int64_t most, fl_error *err)
-{
-    fl_engine_memory mem;
-    int64_t low = eo->max_context, high = most;
-    char need[32], have[32];
-    eo->cache_tokens = low;
-    FL_TRY(fl_engine_predict(m, eo, &mem, err));
-    if ((double)mem.total > args.ram * 1e9)
-        return fl_fail(err, FL_ARGUMENT,
-                       "one context of %lld tokens needs %s, --ram allows %s: lower --context",
-                       (long long)low, cli_bytes((double)mem.total, need),
-                       cli_bytes(args.ram * 1e9, have));
-    while (high - low > 64) { /* low fits */
-        eo->cache_tokens = low + (high - low) / 2;
-        FL_TRY(fl_engine_predict(m, eo, &mem, err));
-        *((double)mem.total <= args.ram * 1e9 ? &low : &high) = eo->cache_tokens;
-    }
-    eo->cache_tokens = low;
-    return FL_OK;
-}
-
 /* The context, if none was given, and the size of the cache: every answer's whole context at once,
  * or what --ram leaves room for.  The cache is touched only as it is used. */
 static fl_status choose_sizes(fl_engine_options *eo, fl_error *err)
@@ -223,12 +207,20 @@ static fl_status choose_sizes(fl_engine_options *eo, fl_error *err)
     cli_model probe;
     FL_TRY(cli_open(args.model, &args.common, FL_OPEN_SURVEY, NULL, &probe, err));
     int64_t most = fl_model_max_context(probe.model);
-    if (!args.common.context)
-        args.common.context = most <= 0 || most > 65536 ? 65536 : most;
-    eo->max_context = args.common.context;
-    eo->cache_tokens = args.common.context * args.sessions;
+    fl_status s = FL_OK;
     eo->threads = args.common.threads;
-    fl_status s = args.ram > 0 ? fit_cache(probe.model, eo, eo->cache_tokens, err) : FL_OK;
+    eo->fast = args.common.fast;
+    eo->isa = FL_ISA_COUNT;
+    eo->kernels = args.common.kernels;
+    eo->max_context = args.common.context;
+    if (eo->max_context == 0)
+        eo->max_context = most <= 0 || most > 65536 ? 65536 : most;
+    int64_t whole = eo->max_context * args.sessions;
+    if (args.ram > 0)
+        s = fl_engine_fit(probe.model, (int64_t)(args.ram * 1e9), eo, err);
+    if (args.ram <= 0 || eo->cache_tokens > whole)
+        eo->cache_tokens = whole;
+    args.common.context = eo->max_context;
     cli_close(&probe);
     return s;
 }
@@ -256,6 +248,7 @@ int cmd_serve(int argc, char **argv)
     args.server = fl_server_options_default();
     args.server.effort = "max";
     args.sessions = 8;
+    args.prefixes = 32;
     cli_parse(&argp, argc, argv, NULL);
     cli_model m = {0};
     fl_error err = {0};
@@ -268,6 +261,8 @@ int cmd_serve(int argc, char **argv)
     fl_engine_options eo = fl_engine_options_default();
     eo.max_seqs = args.sessions;
     eo.max_waiting = args.server.max_queue;
+    eo.max_prefixes = args.prefixes;
+    eo.settle = args.prefixes > 0;
     fl_status s = choose_sizes(&eo, &err);
     if (s == FL_OK)
         s = cli_open(args.model, &args.common, FL_OPEN_DATA, &eo, &m, &err);

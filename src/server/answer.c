@@ -227,10 +227,11 @@ void fl_answer_token(void *job, const fl_token_event *e)
     bool token = e->id != FL_NO_TOKEN;
     if (token)
         fl_count_token(j);
-    if (j->params.stream && !j->opened && !j->failed) {
-        j->opened = true;
+    if (!j->opened)
+        j->n_cached = fl_request_cached(e->request);
+    if (j->params.stream && !j->opened && !j->failed)
         check(c, j->dialect->begin(j, &j->chunk));
-    }
+    j->opened = true;
     if (token && !c->done && !j->failed)
         take(c, e);
     if (e->finish == FL_FINISH_ERROR && !j->failed)

@@ -97,6 +97,7 @@ struct fl_job {
     const fl_dialect *dialect;
     fl_key *key;     /* NULL: no keys are asked for */
     uint64_t client; /* whom the engine is fair to */
+    uint64_t salt;   /* who may find what this prompt leaves in the cache */
     uint64_t id;
     int64_t created; /* Unix time */
     char request_id[FL_REQUEST_ID];
@@ -128,7 +129,7 @@ struct fl_job {
     fl_matcher *matcher; /* what the answers are held to; NULL: they are free */
     fl_buf chunk;        /* events under construction */
     int64_t n_cached, sequence;
-    bool opened; /* the dialect has begun its stream */
+    bool opened; /* the first event has come */
     bool failed, finished;
     bool timed_out;
     const char *code; /* of a failure, for the log */

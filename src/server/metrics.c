@@ -147,7 +147,8 @@ bool fl_metrics_write(fl_server *s, bool healthy, fl_buf *b)
                                           [FL_FINISH_ERROR] = ",finished_reason=\"error\"",
                                           [FL_FINISH_TIMEOUT] = ",finished_reason=\"timeout\""};
     const fl_engine_stats *e = &c.engine;
-    const double used = (double)(e->tokens - e->free_tokens);
+    /* What the index keeps for later, and gives up at need, counts as free. */
+    const double used = (double)(e->tokens - e->free_tokens - e->prefix.idle);
     bool ok =
         metric(s, b, "gauge", "vllm:num_requests_running", e->running) &&
         metric(s, b, "gauge", "vllm:num_requests_waiting", waiting) &&
@@ -159,8 +160,13 @@ bool fl_metrics_write(fl_server *s, bool healthy, fl_buf *b)
         metric(s, b, "gauge", "process_resident_memory_bytes", resident_bytes()) &&
         metric(s, b, "counter", "vllm:prompt_tokens_total", (double)c.prompt_tokens) &&
         metric(s, b, "counter", "vllm:generation_tokens_total", (double)c.generation_tokens) &&
-        metric(s, b, "counter", "vllm:prefix_cache_queries_total", (double)c.prompt_tokens) &&
-        metric(s, b, "counter", "vllm:prefix_cache_hits_total", (double)c.cached_tokens) &&
+        metric(s, b, "counter", "vllm:prefix_cache_queries_total", (double)e->prefix_queries) &&
+        metric(s, b, "counter", "vllm:prefix_cache_hits_total", (double)e->prefix_hits) &&
+        metric(s, b, "gauge", "firstlight:prefix_tokens", (double)e->prefix.tokens) &&
+        metric(s, b, "gauge", "firstlight:prefix_snapshots", e->prefix.snapshots) &&
+        metric(s, b, "counter", "firstlight:prefix_evicted_tokens_total",
+               (double)e->prefix.evicted_tokens) &&
+        metric(s, b, "counter", "firstlight:settled_tokens_total", (double)e->settled_tokens) &&
         metric(s, b, "counter", "vllm:num_preemptions_total", (double)e->preemptions) &&
         metric(s, b, "counter", "firstlight:replayed_tokens_total", (double)e->replayed_tokens) &&
         metric(s, b, "counter", "firstlight:steps_total", (double)e->steps) &&

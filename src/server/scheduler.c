@@ -123,6 +123,7 @@ static fl_status submit(fl_job *j, fl_error *err)
     p.on_token = fl_answer_token;
     p.ctx = j;
     p.client = j->client;
+    p.salt = j->salt;
     p.priority = (int)j->params.priority;
     p.max_wait_us = (int64_t)s->options.queue_seconds * 1000000;
     p.max_us = (int64_t)s->options.request_seconds * 1000000;
@@ -210,6 +211,14 @@ static void look_after(fl_server *s, fl_job *running)
     }
 }
 
+static bool is_stopping(fl_server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    bool stopping = s->stopping;
+    pthread_mutex_unlock(&s->lock);
+    return stopping;
+}
+
 /* Waits for work, with nothing running.  False: the server stops. */
 static bool wait_for_work(fl_server *s)
 {
@@ -224,7 +233,8 @@ static bool wait_for_work(fl_server *s)
     return go;
 }
 
-static void step(fl_server *s, fl_job *running)
+/* False when the engine has nothing more to do. */
+static bool step(fl_server *s, fl_job *running)
 {
     bool busy;
     fl_error err;
@@ -235,6 +245,7 @@ static void step(fl_server *s, fl_job *running)
         if (j->request && fl_request_started(j->request))
             fl_job_start(j);
     }
+    return busy;
 }
 
 void *fl_scheduler_run(void *server)
@@ -242,14 +253,15 @@ void *fl_scheduler_run(void *server)
     fl_server *s = server;
     fl_job *running = NULL;
     int64_t n = 0;
-    while (n > 0 || wait_for_work(s)) {
+    bool settling = false; /* the engine prepares for the next turn of conversations */
+    while (n > 0 || (settling && !is_stopping(s)) || wait_for_work(s)) {
         do_chores(s);
         leave_all(take_dead(s));
         look_after(s, running);
         sweep(&running, &n);
         admit_waiting(s, &running, &n);
-        if (n > 0)
-            step(s, running);
+        if (n > 0 || settling)
+            settling = step(s, running);
         sweep(&running, &n);
         pthread_mutex_lock(&s->lock);
         s->progress = fl_server_seconds();

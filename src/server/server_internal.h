@@ -81,7 +81,7 @@ typedef struct fl_histogram {
 
 /* Everything /metrics tells that is not read elsewhere. */
 typedef struct fl_counters {
-    int64_t prompt_tokens, cached_tokens, generation_tokens, refused, ended[FL_FINISH_COUNT];
+    int64_t prompt_tokens, generation_tokens, refused, ended[FL_FINISH_COUNT];
     fl_engine_stats engine; /* after the last step */
     fl_histogram h[FL_H_COUNT];
 } fl_counters;

@@ -354,6 +354,35 @@ def test_keys_and_limits(_):
             s.idle()
 
 
+def test_prefixes(s):
+    system = {"role": "system", "content": "Answer in few words. " * 20}
+    body = ask("Who are you?", temperature=0)
+    body["messages"].insert(0, system)
+    first = s.post(body)
+    s.idle()
+    again = s.post(body)
+    assert again["choices"] == first["choices"]
+    cached = again["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert cached > 0.5 * first["usage"]["prompt_tokens"], again["usage"]
+    body["messages"] += [first["choices"][0]["message"], {"role": "user", "content": "Good morning!"}]
+    second = s.post(body)
+    reused = second["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert reused >= cached, second["usage"]
+    assert s.metric("vllm:prefix_cache_hits_total") >= cached + reused
+    m = s.post({"max_tokens": 5, "system": system["content"], "messages": [
+        {"role": "user", "content": "Who are you?"}]}, MESSAGES)["usage"]
+    assert m["cache_read_input_tokens"] > 0 and m["input_tokens"] > 0
+    with tempfile.NamedTemporaryFile("w") as f:
+        f.write("a\nb\nc shared\nd shared\n")
+        f.flush()
+        with Server(BINARY, "--threads", "1", "--api-key-file", f.name) as t:
+            def found(key):
+                text = t.call("POST", CHAT, {"model": NAME, **body}, {"x-api-key": key})[1]
+                t.idle()
+                return json.loads(text)["usage"]["prompt_tokens_details"]["cached_tokens"]
+            assert [found(k) > 0 for k in "abbcda"] == [False, False, True, False, True, True]
+
+
 def test_log_and_ids(_):
     s = Server(BINARY, "--threads", "1", "--log", "--alias", "one,two", "--cors", "https://a.example")
     with s:
