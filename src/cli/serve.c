@@ -32,6 +32,7 @@ enum {
     OPT_BODY,
     OPT_EFFORT,
     OPT_CORS,
+    OPT_EFFORTS,
     OPT_CERT,
     OPT_KEY,
     OPT_LOG,
@@ -58,6 +59,8 @@ static const struct argp_option options[] = {
     {"max-body", OPT_BODY, "MIB", 0, "Size of a request at most (default 16)", 0},
     {"effort", OPT_EFFORT, "NAME", 0, "Thinking effort of requests that name none (default: max)",
      0},
+    {"map-effort", OPT_EFFORTS, "NAME=NAME,...", 0,
+     "Take these thinking efforts for others: medium=high", 0},
     {"cors", OPT_CORS, "ORIGIN", 0, "Let browsers call from pages of this origin (*: any)", 0},
     {"tls-cert", OPT_CERT, "FILE", 0, "Serve HTTPS with this certificate (PEM)", 0},
     {"tls-key", OPT_KEY, "FILE", 0, "and this key (PEM)", 0},
@@ -108,6 +111,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case OPT_EFFORT:
         o->effort = arg;
+        return 0;
+    case OPT_EFFORTS:
+        o->efforts = arg;
         return 0;
     case OPT_CORS:
         o->cors = arg;

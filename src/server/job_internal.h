@@ -12,6 +12,7 @@ enum { FL_MAX_CHOICES = 64, FL_REQUEST_ID = 128 };
 typedef struct fl_params {
     bool stream, include_usage, thinking, ignore_eos, one_call, show_stop;
     const char *effort;
+    char *mapped;       /* effort is this when it stands for another */
     int64_t max_tokens; /* -1: as many as fit */
     int64_t n, priority, min_tokens;
     fl_sampling sampling;

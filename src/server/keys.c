@@ -49,6 +49,10 @@ static fl_status add_key(fl_server *s, char *line, const char *what, size_t numb
                 return fl_fail(err, FL_NOMEM, "%s: no memory", what);
         } else if (named && !key.name) {
             key.name = fl_strdup(word + 5);
+            if (!key.name) {
+                fl_free(key.secret);
+                return fl_fail(err, FL_NOMEM, "%s: no memory", what);
+            }
         } else if (*word && !read_limit(&key, word)) {
             fl_free(key.secret);
             fl_free(key.name);

@@ -40,6 +40,23 @@ static bool refuse_unsupported(const fl_json *o, fl_refusal *r)
     return true;
 }
 
+/* The effort that stands for the one asked for, if the server's owner says so: clients send names
+ * unasked that the model may not know.  The text is the owner's, its values end at a comma. */
+static bool map_effort(const fl_server *s, fl_params *p)
+{
+    size_t n = strlen(p->effort);
+    for (const char *at = s->options.efforts; at && *at;) {
+        size_t len = strcspn(at, ",");
+        if (len > n + 1 && strncmp(at, p->effort, n) == 0 && at[n] == '=') {
+            p->mapped = fl_strndup(at + n + 1, len - n - 1);
+            p->effort = p->mapped;
+            return p->mapped != NULL;
+        }
+        at += len + (at[len] == ',');
+    }
+    return true;
+}
+
 /* The switches for reasoning: reasoning_effort, thinking and chat_template_kwargs. */
 static bool read_thinking(const fl_json *o, const fl_server *s, fl_params *p, fl_refusal *r)
 {
@@ -60,7 +77,7 @@ static bool read_thinking(const fl_json *o, const fl_server *s, fl_params *p, fl
         p->thinking = false;
     if (!p->thinking)
         p->effort = NULL;
-    return true;
+    return !effort || !p->effort || map_effort(s, p) || fl_refuse_nomem(r);
 }
 
 static bool read_format(const fl_json *o, fl_params *p, fl_refusal *r)
@@ -167,6 +184,7 @@ bool fl_params_read(const fl_json *o, const fl_dialect *d, const fl_server *s, f
 
 void fl_params_free(fl_params *p)
 {
+    fl_free(p->mapped);
     fl_vec_free(&p->bias);
     fl_vec_free(&p->stop_ids);
 }

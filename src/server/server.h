@@ -20,6 +20,7 @@ typedef struct fl_server_options {
     const char *key_file; /* API keys and their limits (docs/internals/server.md); NULL: no key is
                              asked for */
     const char *effort;   /* thinking effort of requests that name none, or NULL */
+    const char *efforts;  /* "medium=high,x=low": efforts that are taken for others, or NULL */
     const char *cors;     /* origin that browsers may call from, "*": any; NULL: none */
     const char *tls_cert, *tls_key; /* PEM files; both or neither */
     int64_t context;                /* tokens of one sequence: what the engine was created with */

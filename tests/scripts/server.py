@@ -115,6 +115,19 @@ def test_queue_bound_and_disconnects():
         s.idle()
 
 
+def test_timeouts():
+    with Server(BINARY, "--threads", "1", "--max-sessions", "1", "--queue-timeout", "1",
+                "--timeout", "2", "--context", "65536") as s:
+        endless = {**LONG, "max_tokens": 60000}
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            first = pool.submit(s.post, endless, COMPLETIONS, 504)
+            until(lambda: s.metric("vllm:num_requests_running") == 1)
+            waits = pool.submit(s.post, endless, COMPLETIONS, 503)
+            assert waits.result()["error"]["code"] == "queue_timeout"
+            assert first.result()["error"]["code"] == "timeout"
+        s.idle()
+
+
 def test_drain():
     with Server(BINARY) as s:
         c = s.send({**LONG, "max_tokens": 100, "stream": True})

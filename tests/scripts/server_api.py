@@ -4,11 +4,13 @@
     server_api.py BINARY     run from the root of the repository; prints one line per test
 """
 import functools
+import http.client
 import json
 import math
 import os
 import re
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -384,7 +386,7 @@ def test_prefixes(s):
 
 
 def test_log_and_ids(_):
-    s = Server(BINARY, "--threads", "1", "--log", "--alias", "one,two", "--cors", "https://a.example")
+    s = Server(BINARY, "--threads", "1", "--map-effort", "none=low,medium=high", "--log", "--alias", "one,two", "--cors", "https://a.example")
     with s:
         body = {"model": "two", "prompt": "A secret", "max_tokens": 3, "user": "u\n1",
                 "metadata": {"k": 1}}
@@ -400,6 +402,9 @@ def test_log_and_ids(_):
         assert "code=model_not_found param=model" in s.p.stderr.readline()
         assert [m["id"] for m in json.loads(s.call("GET", "/v1/models")[1])["data"]] == \
             ["one", "two"]
+        body = {"model": "one", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]}
+        assert s.call("POST", CHAT, {**body, "reasoning_effort": "medium"})[0].status == 200
+        assert s.call("POST", CHAT, {**body, "reasoning_effort": "mediu"})[0].status == 400
         r, _ = s.call("OPTIONS", CHAT, headers={"Origin": "https://a.example",
                                                 "Access-Control-Request-Headers": "authorization"})
         assert r.status == 204 and r.getheader("Access-Control-Allow-Headers") == "authorization"
@@ -420,6 +425,27 @@ def test_metrics_can_be_read(s):
                                            text, re.M)]
     assert counts == sorted(counts) and counts[-1] > 10
     assert s.metric("vllm:prompt_tokens_total") > 100 and s.metric("vllm:generation_tokens_total") > 100
+
+
+def test_tls(_):
+    with tempfile.TemporaryDirectory() as folder:
+        cert, key = os.path.join(folder, "cert.pem"), os.path.join(folder, "key.pem")
+        try:
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+                            "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj",
+                            "/CN=localhost", "-keyout", key, "-out", cert], check=True,
+                           capture_output=True)
+        except FileNotFoundError:
+            print("     skipped: there is no openssl to make a certificate with")
+            return
+        with Server(BINARY, "--threads", "1", "--tls-cert", cert, "--tls-key", key) as s:
+            trust = ssl.create_default_context(cafile=cert)
+            c = http.client.HTTPSConnection("localhost", s.port, timeout=60, context=trust)
+            c.request("POST", COMPLETIONS, json.dumps({"model": NAME, "prompt": "x",
+                                                       "max_tokens": 2}))
+            r = c.getresponse()
+            assert r.status == 200 and json.loads(r.read())["usage"]["completion_tokens"] == 2
+            c.close()
 
 
 def test_notify(_):

@@ -220,10 +220,64 @@ static void test_responses_as_chat(void **state)
           "tools");
 }
 
+/* ---- memory ---- */
+
+static bool translate_once(translate_fn f, const fl_json *in)
+{
+    fl_buf out = {0};
+    fl_refusal r = {0};
+    bool ok = f(in, &out, &r);
+    if (!ok)
+        assert_int_equal(r.http, 500);
+    fl_vec_free(&out);
+    return ok;
+}
+
+static void test_without_memory(void **state)
+{
+    (void)state;
+    static const char messages[] =
+        "{\"max_tokens\":1,\"system\":\"s\",\"messages\":[{\"role\":\"user\",\"content\":\"q\"},"
+        "{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"t\"},{\"type\":"
+        "\"tool_use\",\"id\":\"i\",\"name\":\"f\",\"input\":{}}]}],\"tools\":[{\"name\":\"f\"}]}";
+    static const char responses[] =
+        "{\"input\":[{\"role\":\"user\",\"content\":\"q\"},{\"type\":\"function_call\",\"name\":"
+        "\"f\"},{\"type\":\"function_call_output\",\"output\":\"o\"}]}";
+    static const struct {
+        translate_fn f;
+        const char *body;
+    } cases[] = {{fl_messages_translate, messages}, {fl_responses_translate, responses}};
+    fl_error err = {0};
+    for (int i = 0; i < 2; i++) {
+        fl_json *in;
+        long n = 1;
+        assert_int_equal(fl_json_parse(cases[i].body, strlen(cases[i].body), "b", &in, &err),
+                         FL_OK);
+        for (bool ok = false; !ok; n++) {
+            fl_mem_fail_at(n);
+            ok = translate_once(cases[i].f, in);
+            fl_mem_fail_at(0);
+        }
+        assert_true(n > 5);
+        fl_json_free(in);
+    }
+    fl_server s;
+    long n = 1;
+    for (fl_status status = FL_NOMEM; status != FL_OK; n++) {
+        fl_mem_fail_at(n);
+        status = parse(&s, "a name=x\nb shared\n", &err);
+        fl_mem_fail_at(0);
+        assert_true(status == FL_OK || status == FL_NOMEM);
+        fl_keys_free(&s);
+    }
+    assert_true(n > 4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stops_whatever_the_parts), cmocka_unit_test(test_keys),
-        cmocka_unit_test(test_messages_as_chat), cmocka_unit_test(test_responses_as_chat)};
+        cmocka_unit_test(test_messages_as_chat), cmocka_unit_test(test_responses_as_chat),
+        cmocka_unit_test(test_without_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
