@@ -36,7 +36,7 @@ static const struct argp_option common_options[] = {
     {"dense", OPT_DENSE, 0, 0, "Attend to everything: ignore sparse-attention selectors", 0},
     {"model-def", OPT_DEF, "FILE", 0, "Use this model definition (Lua)", 0},
     {"kernel", OPT_KERNELS, "OP=NAME,...", 0, "Use the named kernels", 0},
-    {"device", OPT_DEVICE, "auto|cpu|cuda|cuda:N", 0,
+    {"device", OPT_DEVICE, "auto|cpu|cuda|musa", 0,
      "Where to run; auto, the default, takes a GPU if there is one that can", 0},
     {"gpu-memory", OPT_GPU_MEMORY, "G", 0, "Gigabytes of the GPU to use at most", 0},
     {"json", OPT_JSON, 0, 0, "Print JSON", 0},

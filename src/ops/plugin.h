@@ -29,4 +29,8 @@ typedef const fl_plugin *(*fl_plugin_entry_fn)(void);
 /* Loads a library once and for all: it stays until the program ends. */
 FL_MUST_CHECK fl_status fl_plugin_load(const char *path, const fl_plugin **out, fl_error *err);
 
+/* Runs a kernel of each family on a device on which nothing was reserved yet, and holds it against
+ * the reference; the device can then only be closed.  FL_DEVICE when a result is wrong. */
+FL_MUST_CHECK fl_status fl_device_self_test(fl_device *d, fl_error *err);
+
 #endif

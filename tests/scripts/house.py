@@ -63,6 +63,19 @@ def check_code(root, path, text, say):
             say(path, number, "allocate through base/mem.h")
 
 
+def check_portable(root, path, text, say):
+    """Of CUDA's names the portable GPU sources use those that musa.h renames."""
+    renamed = (root / "src/ops/gpu/musa.h").read_text(encoding="utf-8")
+    known = set(re.findall(r"#define (cuda\w+)", renamed))
+    for number, line in enumerate(text.splitlines(), 1):
+        code = re.sub(r"/\*.*?\*/|/\*.*$|//.*$", "", line)
+        for name in re.findall(r"\bcuda[A-Z]\w*", code):
+            if name not in known:
+                say(path, number, f"{name} is not in musa.h")
+        if re.search(r"\basm\b", code):
+            say(path, number, "PTX belongs into a file of matrix units, which has a portable twin")
+
+
 def check(root):
     problems = []
 
@@ -81,6 +94,9 @@ def check(root):
         if rel.parts[0] == "src":
             check_includes(root, path, text, say)
             check_code(root, path, text, say)
+        if (rel.parts[:3] == ("src", "ops", "gpu") and path.suffix in {".cu", ".h"} and
+                not re.search(r"mma|parts\.h|musa\.h", path.name)):
+            check_portable(root, path, text, say)
         if rel.parts[0] in ("src", "include"):
             for number, line in enumerate(text.splitlines(), 1):
                 if FAMILY.search(line):
@@ -97,11 +113,15 @@ def self_test():
         "src/text/e.c": "int kimi_mode;\n",
         "src/text/f.c": "void f(void) { char *p = malloc(4); }\n",
         "src/text/g.c": "void f(char *p) { strcpy(p, p); }\n",
+        "src/ops/gpu/i.cu": "cudaNew();\n",
+        "src/ops/gpu/j.cu": "asm volatile(\"\");\n",
         "tests/h.c": "\n" * 801,
     }
     good = {
         "src/graph/ok.c": '#include "base/mem.h"\n#include "firstlight.h"\n',
         "models/kimi.lua": "-- kimi\n",
+        "src/ops/gpu/musa.h": "#define cudaOld musaOld\n",
+        "src/ops/gpu/k.cu": "cudaOld();\n",
     }
     with tempfile.TemporaryDirectory() as tmp:
         root = pathlib.Path(tmp)

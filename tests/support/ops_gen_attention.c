@@ -39,6 +39,10 @@ static void make_delta(tc *c)
     rng *r = c->random;
     blocky_step(c);
     int64_t heads = rng_int(r, 1, 3), dk = rng_int(r, 1, 40), dv = rng_int(r, 1, 100);
+    if (rng_one_in(r, 10)) { /* sizes for which there are kernels of their own */
+        dk = 64;
+        dv = 16 * rng_int(r, 1, 3);
+    }
     const int64_t keys[2] = {heads, dk}, values[2] = {heads, dv};
     tc_rows(c, FL_ROWS_TOKENS, FL_F32, 2, keys);
     tc_rows(c, FL_ROWS_TOKENS, FL_F32, 2, keys);
@@ -102,6 +106,10 @@ static void make_mla(tc *c)
     int64_t heads = crowd ? 35 : rng_int(r, 1, 4), nope = rng_int(r, 1, crowd ? 2 : 20);
     int64_t dv = rng_int(r, 1, crowd ? 2 : 18), pe = rng_int(r, 0, 12);
     int64_t latent = type == FL_MXFP4 ? 32 : rng_int(r, 1, crowd ? 3 : 40);
+    if (!crowd && rng_one_in(r, 6)) { /* the same */
+        latent = 32;
+        pe = 16 * rng_int(r, 0, 1);
+    }
     tc_rows(c, FL_ROWS_TOKENS, FL_F32, 2, (int64_t[]){heads, nope + pe});
     tc_const(c, type, 1, 2, (int64_t[]){heads * (nope + dv), latent});
     tc_state_in(c, true, latent + pe);
@@ -163,7 +171,7 @@ static void make_index(tc *c)
 {
     rng *r = c->random;
     tc_step_random(c, rng_one_in(r, 3) ? 70 : 8, 600);
-    int64_t heads = rng_int(r, 1, 6), d = rng_int(r, 1, 40);
+    int64_t heads = rng_int(r, 1, 6), d = rng_one_in(r, 6) ? 32 : rng_int(r, 1, 40);
     tc_rows(c, FL_ROWS_TOKENS, FL_F32, 2, (int64_t[]){heads, d});
     tc_rows(c, FL_ROWS_TOKENS, FL_F32, 1, &heads);
     tc_state_in(c, true, d);

@@ -379,6 +379,9 @@ static fl_status open_device(int ordinal, fl_device **out, fl_error *err)
         (void)cudaGetLastError();
         return fl_fail(err, FL_DEVICE, "%s", cudaGetErrorString(e));
     }
+    if (p.warpSize != GPU_LANES)
+        return fl_fail(err, FL_UNSUPPORTED, "%.100s has warps of %d threads, the kernels want %d",
+                       p.name, p.warpSize, (int)GPU_LANES);
     gpu *g = (gpu *)fl_calloc(1, sizeof(gpu));
     if (!g)
         return fl_fail(err, FL_NOMEM, "no memory for a device");
@@ -388,7 +391,7 @@ static fl_status open_device(int ordinal, fl_device **out, fl_error *err)
     g->base.n_lists = (int)(sizeof lists / sizeof *lists);
     g->base.memory = unused > LEFT_ALONE ? unused - LEFT_ALONE : 0;
     g->queue.processors = p.multiProcessorCount;
-    snprintf(g->base.name, sizeof g->base.name, "cuda:%d %.100s, %.1f GiB", ordinal, p.name,
+    snprintf(g->base.name, sizeof g->base.name, GPU_KIND ":%d %.100s, %.1f GiB", ordinal, p.name,
              (double)total / (1 << 30));
     n_open++;
     fl_status s =
@@ -401,7 +404,7 @@ static fl_status open_device(int ordinal, fl_device **out, fl_error *err)
     return FL_OK;
 }
 
-static const fl_plugin plugin = {FL_PLUGIN_LAYOUT, FL_VERSION, "cuda", open_device};
+static const fl_plugin plugin = {FL_PLUGIN_LAYOUT, FL_VERSION, GPU_KIND, open_device};
 
 extern "C" FL_API const fl_plugin *fl_plugin_entry(void)
 {

@@ -10,7 +10,7 @@ enum { MAX_EXPERTS = 4096, GROUP_THREADS = 1024 };
 static const int64_t EXPERTS_SCRATCH = (int64_t)256 << 20;
 
 /* Experts by how many pairs they have. */
-enum { ONE_PAIR, FEW_PAIRS, MANY_PAIRS, PAIR_CLASSES, FEW = 8 };
+enum { ONE_PAIR, FEW_PAIRS, MANY_PAIRS, PAIR_CLASSES, FEW = 16 };
 
 /* The lists of one pass, in device memory. */
 typedef struct groups {
@@ -28,7 +28,6 @@ typedef struct experts_args {
     float *hidden, *down; /* per pair of the pass */
     int64_t row0, rows;   /* of the pass */
     int k, n_experts;
-    int few; /* the most pairs of an expert of class FEW_PAIRS */
 } experts_args;
 
 /* ---- group ---- */
@@ -83,8 +82,8 @@ static __global__ void group_kernel(experts_args a)
     for (int e = first; e < first + GROUP_EACH; e++) {
         own.x += n[e];
         own.y += n[e] == 1;
-        own.z += n[e] > 1 && n[e] <= a.few;
-        own.w += n[e] > 1 && n[e] > a.few;
+        own.z += n[e] > 1 && n[e] <= FEW;
+        own.w += n[e] > FEW;
     }
     int4 at = block_before(own, room, &all);
     for (int e = first; e < first + GROUP_EACH && e < a.n_experts; e++) {
@@ -92,7 +91,7 @@ static __global__ void group_kernel(experts_args a)
         at.x += n[e];
         if (n[e] == 1)
             a.g.active[ONE_PAIR * a.n_experts + at.y++] = e;
-        else if (n[e] > 1 && n[e] > a.few)
+        else if (n[e] > FEW)
             a.g.active[MANY_PAIRS * a.n_experts + at.w++] = e;
         else if (n[e])
             a.g.active[FEW_PAIRS * a.n_experts + at.z++] = e;
@@ -160,7 +159,6 @@ static inline experts_args experts_of(const fl_call *call, const gpu_queue *q, i
     a.count = gpu_count(q, call->in[Z].type.rows);
     a.k = (int)call->in[IDS].type.dim[0];
     a.n_experts = call->in[W1].type.n_tensors;
-    a.few = FEW;
     *most = experts_pass_rows(a.k, a.w1.n, a.w2.n, rows);
     int32_t *ints = (int32_t *)shared;
     a.g.n_active = ints;

@@ -1,65 +1,50 @@
-/* experts on matrix units (mma.h): experts with up to 8 pairs in the narrow form, a block per tile
- * of W1 and W3 (or two of W2); the others in the wide form, for which rows and hidden values are
- * arranged beforehand. */
+/* experts on matrix units (mma.h): experts with one pair in the narrow form, a block per tile of W1
+ * and W3 (or two of W2); the others in the wide form, 16 or 64 pairs at a time, for which rows and
+ * hidden values are arranged beforehand. */
 #include "ops/gpu/experts.h"
 #include "ops/gpu/expr.h"
 #include "ops/gpu/mma.h"
 
-enum { FEW_AT_ONCE = 4, TILES = 2, MIDDLE = 2, MANY = 8 /* times 8 pairs at once */ };
+enum { TILES = 2, FEW_COLS = 2, MANY_COLS = 8 /* times 8 pairs at once */ };
 
 typedef struct wide_args {
     unsigned char *z, *hidden; /* arranged: per row of the pass, and per pair */
 } wide_args;
 
-/* ---- few pairs ---- */
+/* ---- one pair ---- */
 
-/* Up to VECTORS pairs of expert e, those from pair[0] on; the rest are -1. */
-template <int T, int PARTS, int VECTORS>
+template <int T, int PARTS>
 static __device__ inline void narrow_up(const experts_args &a, const fl_expr &act, int e,
-                                        const int32_t pair[VECTORS], bool aligned,
-                                        unsigned char *room, float *gate)
+                                        int32_t pair, bool aligned, unsigned char *room,
+                                        float *gate)
 {
     int64_t n0 = (int64_t)blockIdx.x * MMA_ROWS;
     mma_tiles<2> m = {{a.w1, a.w3}, {n0, n0}, e};
-    const float *x[VECTORS];
-    float sum[1]; /* the first 128 threads have W1's, the others W3's */
-#pragma unroll
-    for (int v = 0; v < VECTORS; v++)
-        x[v] = pair[v] < 0 ? NULL : a.z.p + (a.row0 + pair[v] / a.k) * a.z.stride;
-    mma_narrow<T, PARTS, 2, VECTORS>(m, x, aligned, room, sum);
-    if (threadIdx.x < 128)
-        gate[threadIdx.x] = sum[0];
+    const float *const x[1] = {a.z.p + (a.row0 + pair / a.k) * a.z.stride};
+    float sum[1]; /* the first 128 threads have W1's, the others W3's; each eighth that of a row */
+    mma_narrow<T, PARTS, 2, 1>(m, x, aligned, room, sum);
+    int at = threadIdx.x % 128 / 8;
+    if (threadIdx.x < 128 && threadIdx.x % 8 == 0)
+        gate[at] = sum[0];
     __syncthreads();
-    int at = threadIdx.x % 128, to = -1;
-    int64_t n = n0 + at / 8;
-#pragma unroll
-    for (int v = 0; v < VECTORS; v++)
-        to = at % 8 == v ? pair[v] : to;
-    if (threadIdx.x >= 128 && to >= 0 && n < a.w1.n) {
+    if (threadIdx.x >= 128 && threadIdx.x % 8 == 0 && n0 + at < a.w1.n) {
         const float in[2] = {gate[at], sum[0]};
-        a.hidden[to * a.w1.n + n] = expr_run(act, in);
+        a.hidden[pair * a.w1.n + n0 + at] = expr_run(act, in);
     }
     __syncthreads();
 }
 
-template <int T, int PARTS, int VECTORS>
-static __device__ inline void narrow_down(const experts_args &a, int e, const int32_t pair[VECTORS],
-                                          bool aligned, unsigned char *room)
+template <int T, int PARTS>
+static __device__ inline void narrow_down(const experts_args &a, int e, int32_t pair, bool aligned,
+                                          unsigned char *room)
 {
-    int64_t n0 = (int64_t)blockIdx.x * MMA_ROWS * TILES;
+    int64_t n0 = (int64_t)blockIdx.x * MMA_ROWS * TILES, n = n0 + threadIdx.x / 8;
     mma_tiles<2> m = {{a.w2, a.w2}, {n0, n0 + MMA_ROWS}, e};
-    const float *x[VECTORS];
+    const float *const x[1] = {a.hidden + pair * a.w2.k};
     float sum[1];
-    int to = -1;
-#pragma unroll
-    for (int v = 0; v < VECTORS; v++) {
-        x[v] = pair[v] < 0 ? NULL : a.hidden + pair[v] * a.w2.k;
-        to = threadIdx.x % 8 == v ? pair[v] : to;
-    }
-    mma_narrow<T, PARTS, 2, VECTORS>(m, x, aligned, room, sum);
-    int64_t n = n0 + threadIdx.x / 8;
-    if (to >= 0 && n < a.w2.n)
-        a.down[to * a.w2.n + n] = sum[0];
+    mma_narrow<T, PARTS, 2, 1>(m, x, aligned, room, sum);
+    if (threadIdx.x % 8 == 0 && n < a.w2.n)
+        a.down[pair * a.w2.n + n] = sum[0];
     __syncthreads();
 }
 
@@ -71,67 +56,47 @@ static __device__ inline int32_t direct_pair(const experts_args &a, int *e)
     return *e >= 0 && *e < a.n_experts ? (int32_t)blockIdx.y : -1;
 }
 
-/* Every pair for itself: no lists. */
-template <int T, int PARTS>
-static __global__ void __launch_bounds__(MMA_THREADS)
-    direct_up_kernel(experts_args a, fl_expr act, bool aligned)
-{
-    extern __shared__ __align__(16) unsigned char room[];
-    __shared__ float gate[128];
-    int e;
-    const int32_t pair[1] = {direct_pair(a, &e)};
-    if (pair[0] >= 0)
-        narrow_up<T, PARTS, 1>(a, act, e, pair, aligned, room, gate);
-}
-
-template <int T, int PARTS>
-static __global__ void __launch_bounds__(MMA_THREADS)
-    direct_down_kernel(experts_args a, bool aligned)
-{
-    extern __shared__ __align__(16) unsigned char room[];
-    int e;
-    const int32_t pair[1] = {direct_pair(a, &e)};
-    if (pair[0] >= 0)
-        narrow_down<T, PARTS, 1>(a, e, pair, aligned, room);
-}
-
-/* Experts of one class, VECTORS pairs at a time. */
-template <int T, int PARTS, int VECTORS>
+/* DIRECT: every pair for itself, without lists; else those of experts that have no other. */
+template <int T, int PARTS, bool DIRECT>
 static __global__ void __launch_bounds__(MMA_THREADS)
     narrow_up_kernel(experts_args a, fl_expr act, bool aligned)
 {
     extern __shared__ __align__(16) unsigned char room[];
-    __shared__ float gate[128];
-    EACH_EXPERT(a, VECTORS == 1 ? ONE_PAIR : FEW_PAIRS, e, first, last)
-    {
-        for (int p = first; p < last; p += VECTORS) {
-            int32_t pair[VECTORS];
-#pragma unroll
-            for (int v = 0; v < VECTORS; v++)
-                pair[v] = p + v < last ? a.g.pairs[p + v] : -1;
-            narrow_up<T, PARTS, VECTORS>(a, act, e, pair, aligned, room, gate);
+    __shared__ float gate[MMA_ROWS];
+    if constexpr (DIRECT) {
+        int one;
+        int32_t pair = direct_pair(a, &one);
+        if (pair >= 0)
+            narrow_up<T, PARTS>(a, act, one, pair, aligned, room, gate);
+    } else {
+        EACH_EXPERT(a, ONE_PAIR, e, first, last)
+        {
+            if (first < last)
+                narrow_up<T, PARTS>(a, act, e, a.g.pairs[first], aligned, room, gate);
         }
     }
 }
 
-template <int T, int PARTS, int VECTORS>
+template <int T, int PARTS, bool DIRECT>
 static __global__ void __launch_bounds__(MMA_THREADS)
     narrow_down_kernel(experts_args a, bool aligned)
 {
     extern __shared__ __align__(16) unsigned char room[];
-    EACH_EXPERT(a, VECTORS == 1 ? ONE_PAIR : FEW_PAIRS, e, first, last)
-    {
-        for (int p = first; p < last; p += VECTORS) {
-            int32_t pair[VECTORS];
-#pragma unroll
-            for (int v = 0; v < VECTORS; v++)
-                pair[v] = p + v < last ? a.g.pairs[p + v] : -1;
-            narrow_down<T, PARTS, VECTORS>(a, e, pair, aligned, room);
+    if constexpr (DIRECT) {
+        int one;
+        int32_t pair = direct_pair(a, &one);
+        if (pair >= 0)
+            narrow_down<T, PARTS>(a, one, pair, aligned, room);
+    } else {
+        EACH_EXPERT(a, ONE_PAIR, e, first, last)
+        {
+            if (first < last)
+                narrow_down<T, PARTS>(a, e, a.g.pairs[first], aligned, room);
         }
     }
 }
 
-/* ---- many pairs ---- */
+/* ---- several pairs ---- */
 
 /* COLS times 8 pairs of expert e from `first` on. */
 template <int T, int PARTS, int COLS>
@@ -191,43 +156,32 @@ static __device__ void wide_down(const experts_args &a, const wide_args &w, int 
     }
 }
 
-template <int T, int PARTS>
-static __global__ void __launch_bounds__(MMA_THREADS, 1)
+/* The experts of one class: few columns leave room for two blocks on a processor. */
+template <int T, int PARTS, int COLS>
+static __global__ void __launch_bounds__(MMA_THREADS, COLS == FEW_COLS ? 2 : 1)
     wide_up_kernel(experts_args a, wide_args w, fl_expr act)
 {
     extern __shared__ __align__(16) unsigned char room[];
-    __shared__ const unsigned char *from[MANY * MMA_COLS];
-    EACH_EXPERT(a, MANY_PAIRS, e, first, last)
+    __shared__ const unsigned char *from[COLS * MMA_COLS];
+    EACH_EXPERT(a, COLS == FEW_COLS ? FEW_PAIRS : MANY_PAIRS, e, first, last)
     {
-        for (int p = first; p < last;) {
-            if (last - p > MIDDLE * MMA_COLS) {
-                wide_up<T, PARTS, MANY>(a, w, act, e, p, last, from, room);
-                p += MANY * MMA_COLS;
-            } else {
-                wide_up<T, PARTS, MIDDLE>(a, w, act, e, p, last, from, room);
-                p += MIDDLE * MMA_COLS;
-            }
+        for (int p = first; p < last; p += COLS * MMA_COLS) {
+            wide_up<T, PARTS, COLS>(a, w, act, e, p, last, from, room);
             __syncthreads();
         }
     }
 }
 
-template <int T, int PARTS>
-static __global__ void __launch_bounds__(MMA_THREADS, 1)
+template <int T, int PARTS, int COLS>
+static __global__ void __launch_bounds__(MMA_THREADS, COLS == FEW_COLS ? 2 : 1)
     wide_down_kernel(experts_args a, wide_args w)
 {
     extern __shared__ __align__(16) unsigned char room[];
-    __shared__ const unsigned char *from[MANY * MMA_COLS];
-    EACH_EXPERT(a, MANY_PAIRS, e, first, last)
+    __shared__ const unsigned char *from[COLS * MMA_COLS];
+    EACH_EXPERT(a, COLS == FEW_COLS ? FEW_PAIRS : MANY_PAIRS, e, first, last)
     {
-        for (int p = first; p < last;) {
-            if (last - p > MIDDLE * MMA_COLS) {
-                wide_down<T, PARTS, MANY>(a, w, e, p, last, from, room);
-                p += MANY * MMA_COLS;
-            } else {
-                wide_down<T, PARTS, MIDDLE>(a, w, e, p, last, from, room);
-                p += MIDDLE * MMA_COLS;
-            }
+        for (int p = first; p < last; p += COLS * MMA_COLS) {
+            wide_down<T, PARTS, COLS>(a, w, e, p, last, from, room);
             __syncthreads();
         }
     }
@@ -243,56 +197,52 @@ static bool aligned16(const void *p, int64_t stride)
 typedef struct launch {
     const fl_expr *act;
     gpu_queue *q;
-    dim3 up, down; /* grids of the narrow forms */
+    unsigned many; /* experts or pairs at most */
     bool z_aligned, hidden_aligned;
 } launch;
 
-template <int T, int PARTS> static void direct(const experts_args &a, const launch &l)
-{
-    size_t shared = narrow_room<PARTS, 1, 2>::BYTES;
-    gpu_allow_shared(l.q, direct_up_kernel<T, PARTS>, shared);
-    gpu_allow_shared(l.q, direct_down_kernel<T, PARTS>, shared);
-    direct_up_kernel<T, PARTS><<<l.up, MMA_THREADS, shared, l.q->stream>>>(a, *l.act, l.z_aligned);
-    direct_down_kernel<T, PARTS><<<l.down, MMA_THREADS, shared, l.q->stream>>>(a, l.hidden_aligned);
-}
-
-template <int T, int PARTS, int VECTORS>
+template <int T, int PARTS, bool DIRECT>
 static void narrow(const experts_args &a, const launch &l, bool up)
 {
-    size_t shared = narrow_room<PARTS, VECTORS, 2>::BYTES;
-    gpu_allow_shared(l.q, narrow_up_kernel<T, PARTS, VECTORS>, shared);
-    gpu_allow_shared(l.q, narrow_down_kernel<T, PARTS, VECTORS>, shared);
+    size_t shared = narrow_room<PARTS, 1, 2>::BYTES;
+    dim3 by_up(gpu_blocks(a.w1.n, MMA_ROWS), l.many);
+    dim3 by_down(gpu_blocks(a.w2.n, MMA_ROWS * TILES), l.many);
     if (up)
-        narrow_up_kernel<T, PARTS, VECTORS>
-            <<<l.up, MMA_THREADS, shared, l.q->stream>>>(a, *l.act, l.z_aligned);
+        narrow_up_kernel<T, PARTS, DIRECT>
+            <<<by_up, MMA_THREADS, shared, l.q->stream>>>(a, *l.act, l.z_aligned);
     else
-        narrow_down_kernel<T, PARTS, VECTORS>
-            <<<l.down, MMA_THREADS, shared, l.q->stream>>>(a, l.hidden_aligned);
+        narrow_down_kernel<T, PARTS, DIRECT>
+            <<<by_down, MMA_THREADS, shared, l.q->stream>>>(a, l.hidden_aligned);
 }
 
-template <int T, int PARTS> static void grouped(experts_args a, const wide_args &w, const launch &l)
+template <int T, int PARTS, int COLS>
+static void wide(const experts_args &a, const wide_args &w, const launch &l, bool up)
 {
-    size_t shared = wide_room<PARTS, MANY>::BYTES;
-    bool wide = a.rows > FEW; /* else an expert has more only if a row names it twice */
-    a.few = wide ? FEW : INT32_MAX;
-    unsigned many = l.up.y;
+    size_t shared = wide_room<PARTS, COLS>::BYTES;
+    dim3 by_up(gpu_blocks(a.w1.n, MMA_SEGS * MMA_ROWS), l.many);
+    dim3 by_down(gpu_blocks(a.w2.n, MMA_SEGS * MMA_ROWS * TILES), l.many);
+    gpu_allow_shared(l.q, wide_up_kernel<T, PARTS, COLS>, shared);
+    gpu_allow_shared(l.q, wide_down_kernel<T, PARTS, COLS>, shared);
+    if (up)
+        wide_up_kernel<T, PARTS, COLS><<<by_up, MMA_THREADS, shared, l.q->stream>>>(a, w, *l.act);
+    else
+        wide_down_kernel<T, PARTS, COLS><<<by_down, MMA_THREADS, shared, l.q->stream>>>(a, w);
+}
+
+template <int T, int PARTS>
+static void grouped(const experts_args &a, const wide_args &w, const launch &l)
+{
+    bool many = a.rows * a.k > FEW; /* an expert may have more than the few */
     gpu_rows z = {a.z.p + a.row0 * a.z.stride, a.z.stride}, hidden = {a.hidden, a.w2.k};
     group_kernel<<<1, GROUP_THREADS, 0, l.q->stream>>>(a);
-    narrow<T, PARTS, 1>(a, l, true);
-    narrow<T, PARTS, FEW_AT_ONCE>(a, l, true);
-    if (wide) {
-        dim3 grid(gpu_blocks(a.w1.n, MMA_SEGS * MMA_ROWS), many);
-        arrange_rows<T, PARTS>(z, a.rows, a.w1.k, w.z, l.q);
-        gpu_allow_shared(l.q, wide_up_kernel<T, PARTS>, shared);
-        wide_up_kernel<T, PARTS><<<grid, MMA_THREADS, shared, l.q->stream>>>(a, w, *l.act);
-    }
-    narrow<T, PARTS, 1>(a, l, false);
-    narrow<T, PARTS, FEW_AT_ONCE>(a, l, false);
-    if (wide) {
-        dim3 grid(gpu_blocks(a.w2.n, MMA_SEGS * MMA_ROWS * TILES), many);
-        arrange_rows<T, PARTS>(hidden, a.rows * a.k, a.w2.k, w.hidden, l.q);
-        gpu_allow_shared(l.q, wide_down_kernel<T, PARTS>, shared);
-        wide_down_kernel<T, PARTS><<<grid, MMA_THREADS, shared, l.q->stream>>>(a, w);
+    arrange_rows<T, PARTS>(z, a.rows, a.w1.k, w.z, l.q);
+    for (int up = 1; up >= 0; up--) {
+        narrow<T, PARTS, false>(a, l, up);
+        if (!up)
+            arrange_rows<T, PARTS>(hidden, a.rows * a.k, a.w2.k, w.hidden, l.q);
+        wide<T, PARTS, FEW_COLS>(a, w, l, up);
+        if (many)
+            wide<T, PARTS, MANY_COLS>(a, w, l, up);
     }
 }
 
@@ -302,17 +252,14 @@ static void one_pass(const experts_args &a, const wide_args &w, const fl_expr *a
     /* With few pairs among many experts hardly two meet: lists would cost more than they save. */
     int64_t pairs = a.rows * a.k;
     bool alone = a.rows == 1 || pairs * 8 <= a.n_experts;
-    unsigned many = (unsigned)gpu_min(alone ? pairs : gpu_min(pairs, a.n_experts), 65535);
-    launch l = {act,
-                q,
-                dim3(gpu_blocks(a.w1.n, MMA_ROWS), many),
-                dim3(gpu_blocks(a.w2.n, MMA_ROWS * TILES), many),
-                aligned16(a.z.p, a.z.stride),
-                aligned16(a.hidden, a.w2.k)};
-    if (alone)
-        direct<T, PARTS>(a, l);
-    else
+    launch l = {act, q, (unsigned)gpu_min(alone ? pairs : gpu_min(pairs, a.n_experts), 65535),
+                aligned16(a.z.p, a.z.stride), aligned16(a.hidden, a.w2.k)};
+    if (alone) {
+        narrow<T, PARTS, true>(a, l, true);
+        narrow<T, PARTS, true>(a, l, false);
+    } else {
         grouped<T, PARTS>(a, w, l);
+    }
     combine_kernel<<<dim3((unsigned)a.rows, gpu_blocks(a.w2.n, 256)), 256, 0, q->stream>>>(a);
     gpu_launched(q);
 }

@@ -2,17 +2,19 @@
  * them for Moore Threads), what a kernel finds of the step in device memory, and the small helpers
  * that launching and reducing need.
  *
- * Kernels are written for any warp width that the hardware has, but work in groups of GPU_LANES
- * threads; nothing here is PTX. */
+ * Kernels work in warps of GPU_LANES threads, which opening a device makes sure of; nothing here is
+ * PTX. */
 #ifndef FL_OPS_GPU_H
 #define FL_OPS_GPU_H
 
 #ifdef FL_MUSA
 #include "ops/gpu/musa.h"
+#define GPU_KIND "musa"
 #else
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+#define GPU_KIND "cuda"
 #endif
 
 #include <stdint.h>
@@ -162,7 +164,10 @@ static __device__ inline int64_t step_item(const gpu_step &s, const gpu_seq &q, 
 #define GPU_FILES(X)                                                                               \
     GPU_PORTABLE_FILES(X)                                                                          \
     X(linear_mma)                                                                                  \
-    X(experts_mma)
+    X(experts_mma)                                                                                 \
+    X(mla_mma)                                                                                     \
+    X(index_mma)                                                                                   \
+    X(delta_mma)
 #endif
 
 #define GPU_DECLARE(file) extern const fl_kernel_list gpu_kernels_##file;

@@ -79,19 +79,21 @@ template <int N> static __device__ inline void copies_wait(void)
 
 /* ---- activations ---- */
 
-/* The BF16 parts of a float. */
-template <int PARTS> static __device__ inline void part_of(float x, uint32_t out[PARTS])
+/* The BF16 parts of two floats, x's in the lower half: the leading bits, then those of what is
+ * left, which is exact.  (The parts of infinity are no numbers; they sum to NaN.) */
+template <int PARTS> static __device__ inline void pair_parts(float x, float y, uint32_t out[PARTS])
 {
-    if (PARTS == 1) {
-        out[0] = __bfloat16_as_ushort(__float2bfloat16_rn(x));
-        return;
-    }
-    bool finite = fabsf(x) < INFINITY;
+    if constexpr (PARTS == 1) {
+        __nv_bfloat162 both = __floats2bfloat162_rn(x, y);
+        memcpy(&out[0], &both, 4);
+    } else {
 #pragma unroll
-    for (int i = 0; i < PARTS; i++) { /* the leading bits, then what is left: exact */
-        uint32_t bits = __float_as_uint(x) & 0xffff0000;
-        out[i] = x == x ? bits >> 16 : 0x7fc0;
-        x = finite ? x - __uint_as_float(bits) : 0;
+        for (int i = 0; i < PARTS; i++) {
+            uint32_t a = __float_as_uint(x), b = __float_as_uint(y);
+            out[i] = __byte_perm(a, b, 0x7632);
+            x -= __uint_as_float(a & 0xffff0000);
+            y -= __uint_as_float(b & 0xffff0000);
+        }
     }
 }
 
@@ -105,14 +107,12 @@ template <int T, int PARTS> static __device__ inline void arrange(float4 x, uint
         float v = __shfl_xor_sync(0xffffffffu, odd ? x.y : x.w, 1, GPU_LANES);
         x = odd ? make_float4(u, x.z, v, x.w) : make_float4(x.x, u, x.y, v);
     }
-    uint32_t p[4][PARTS];
-    part_of<PARTS>(x.x, p[0]);
-    part_of<PARTS>(x.y, p[1]);
-    part_of<PARTS>(x.z, p[2]);
-    part_of<PARTS>(x.w, p[3]);
+    uint32_t lo[PARTS], hi[PARTS];
+    pair_parts<PARTS>(x.x, x.y, lo);
+    pair_parts<PARTS>(x.z, x.w, hi);
 #pragma unroll
     for (int i = 0; i < PARTS; i++)
-        out[i] = make_uint2(p[0][i] | p[1][i] << 16, p[2][i] | p[3][i] << 16);
+        out[i] = make_uint2(lo[i], hi[i]);
 }
 
 /* Elements k to k + 3 of a vector of `len`; zero beyond it and for no vector. */

@@ -1,0 +1,43 @@
+/* Products of float32 numbers on matrix units: both sides become three BF16 parts, and of the nine
+ * products of parts the six greatest are summed.  What is left out is below the last bit of a
+ * float32. */
+#ifndef FL_OPS_GPU_PARTS_H
+#define FL_OPS_GPU_PARTS_H
+
+#include "ops/gpu/mma.h"
+
+#ifdef __CUDACC__
+
+/* For four elements that a lane holds: the registers of both operands, part by part. */
+typedef struct parts4 {
+    uint32_t lo[3], hi[3]; /* elements 0 and 1, 2 and 3 */
+} parts4;
+
+static __device__ inline parts4 parts_of(float4 x)
+{
+    parts4 out;
+    pair_parts<3>(x.x, x.y, out.lo);
+    pair_parts<3>(x.z, x.w, out.hi);
+    return out;
+}
+
+/* acc += the product of 16 rows (g: rows g, h: rows g + 8) and 8 columns over 16 elements. */
+static __device__ inline void add_product(float acc[4], const parts4 &g, const parts4 &h,
+                                          const parts4 &b)
+{
+    float sum[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int order = 2; order >= 0; order--) { /* the least products first */
+#pragma unroll
+        for (int i = 0; i <= order; i++) {
+            const uint32_t a[4] = {g.lo[i], h.lo[i], g.hi[i], h.hi[i]};
+            mma(sum, a, b.lo[order - i], b.hi[order - i]);
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+        acc[r] += sum[r];
+}
+
+#endif
+#endif

@@ -1,0 +1,2 @@
+/* See musa_runtime.h. */
+#include <cuda_fp16.h>
