@@ -184,25 +184,24 @@ static __global__ void __launch_bounds__(THREADS)
         }
         __syncthreads();
         const prepared<DK> &p = stage[c % 2];
-        float sum_k[2][4] = {}, sum_q[2][4] = {};
+        float sum[4][4] = {}; /* k E of tokens 0 to 7 and 8 to 15, and q E of both */
 #pragma unroll
         for (int m = 0; m < SUMS; m++) {
+            int d = row_own + 16 * m;
             parts4 sg =
                 parts_of(make_float4(s[2 * m][0], s[2 * m][1], s[2 * m + 1][0], s[2 * m + 1][1]));
             parts4 sh =
                 parts_of(make_float4(s[2 * m][2], s[2 * m][3], s[2 * m + 1][2], s[2 * m + 1][3]));
-#pragma unroll
-            for (int n = 0; n < 2; n++) {
-                add_product(sum_k[n], sg, sh, rows_of(p.ke[8 * n + g] + row_own + 16 * m));
-                add_product(sum_q[n], sg, sh, rows_of(p.qe[8 * n + g] + row_own + 16 * m));
-            }
+            const parts4 x[4] = {rows_of(p.ke[g] + d), rows_of(p.ke[8 + g] + d),
+                                 rows_of(p.qe[g] + d), rows_of(p.qe[8 + g] + d)};
+            add_products<4>(sum, sg, sh, x);
         }
 #pragma unroll
         for (int n = 0; n < 2; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                seen[warp][g + i / 2 * 8][8 * n + 2 * t + i % 2] = sum_k[n][i];
-                read[warp][g + i / 2 * 8][8 * n + 2 * t + i % 2] = sum_q[n][i];
+                seen[warp][g + i / 2 * 8][8 * n + 2 * t + i % 2] = sum[n][i];
+                read[warp][g + i / 2 * 8][8 * n + 2 * t + i % 2] = sum[n + 2][i];
             }
         }
         __syncthreads();
@@ -234,14 +233,17 @@ static __global__ void __launch_bounds__(THREADS)
         }
         parts4 ug = parts_of(*(const float4 *)&u[g][4 * t]);
         parts4 uh = parts_of(*(const float4 *)&u[g + 8][4 * t]);
+        float add[TILES][4] = {};
+        parts4 kt[TILES];
+#pragma unroll
+        for (int n = 0; n < TILES; n++)
+            kt[n] = parts_of(*(const float4 *)&p.kt[row_own + 8 * n + g][4 * t]);
+        add_products<TILES>(add, ug, uh, kt);
 #pragma unroll
         for (int n = 0; n < TILES; n++) {
-            int d = row_own + 8 * n;
-            float add[4] = {};
-            add_product(add, ug, uh, parts_of(*(const float4 *)&p.kt[d + g][4 * t]));
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                s[n][i] = fmaf(p.decay[d + 2 * t + i % 2], s[n][i], add[i]);
+                s[n][i] = fmaf(p.decay[row_own + 8 * n + 2 * t + i % 2], s[n][i], add[n][i]);
         }
         __syncthreads();
     }

@@ -108,8 +108,7 @@ static __global__ void __launch_bounds__(THREADS) score_kernel(select_args a)
                     qg.hi[p] = q.z;
                     qh.hi[p] = q.w;
                 }
-                add_product(dot[i][0], qg, qh, key[0]);
-                add_product(dot[i][1], qg, qh, key[1]);
+                add_products<2>(dot[i], qg, qh, key);
             }
         }
         /* This lane has, of each tile, heads g and g + 8 and keys 2 t and 2 t + 1 of each half. */

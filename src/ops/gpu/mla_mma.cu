@@ -96,11 +96,9 @@ static __global__ void __launch_bounds__(THREADS) attend_kernel(mla_args a)
         for (int s = 0; s < SCORE_STEPS; s++) {
             int c = (step0 + s) * STEP + 4 * t4;
             if (s < steps && (step0 + s) * STEP < whole) {
-#pragma unroll
-                for (int n = 0; n < 2; n++) {
-                    parts4 key = parts_of(*(const float4 *)(tile + (8 * n + g) * stride + c));
-                    add_product(score[n], qg[s], qh[s], key);
-                }
+                const parts4 key[2] = {parts_of(*(const float4 *)(tile + g * stride + c)),
+                                       parts_of(*(const float4 *)(tile + (8 + g) * stride + c))};
+                add_products<2>(score, qg[s], qh[s], key);
             }
         }
 #pragma unroll
@@ -152,18 +150,23 @@ static __global__ void __launch_bounds__(THREADS) attend_kernel(mla_args a)
         }
         float old_g = shrink[g], old_h = shrink[g + 8];
 #pragma unroll
-        for (int n = 0; n < VALUE_COLS; n++) {
-            if (n < cols) {
-                const float *v = tile + (col0 + n) * 8 + g;
-                parts4 value =
+        for (int n = 0; n < VALUE_COLS; n += 2) {
+            if (n >= cols)
+                continue;
+            parts4 value[2];
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                /* An odd last column is done twice; the second is never looked at. */
+                const float *v = tile + (col0 + (n + i < cols ? n + i : n)) * 8 + g;
+                value[i] =
                     parts_of(make_float4(v[2 * t4 * stride], v[(2 * t4 + 1) * stride],
                                          v[(2 * t4 + 8) * stride], v[(2 * t4 + 9) * stride]));
-                acc[n][0] *= old_g;
-                acc[n][1] *= old_g;
-                acc[n][2] *= old_h;
-                acc[n][3] *= old_h;
-                add_product(acc[n], wg, wh, value);
+                acc[n + i][0] *= old_g;
+                acc[n + i][1] *= old_g;
+                acc[n + i][2] *= old_h;
+                acc[n + i][3] *= old_h;
             }
+            add_products<2>(&acc[n], wg, wh, value);
         }
         __syncthreads();
     }

@@ -21,22 +21,29 @@ static __device__ inline parts4 parts_of(float4 x)
     return out;
 }
 
-/* acc += the product of 16 rows (g: rows g, h: rows g + 8) and 8 columns over 16 elements. */
-static __device__ inline void add_product(float acc[4], const parts4 &g, const parts4 &h,
-                                          const parts4 &b)
+/* acc[n] += the products of 16 rows (g: rows g, h: rows g + 8) with the 8 columns of b[n], over 16
+ * elements.  The N chains of a sum are independent: together they hide each other's latency. */
+template <int N>
+static __device__ inline void add_products(float acc[N][4], const parts4 &g, const parts4 &h,
+                                           const parts4 b[N])
 {
-    float sum[4] = {0, 0, 0, 0};
+    float sum[N][4] = {};
 #pragma unroll
     for (int order = 2; order >= 0; order--) { /* the least products first */
 #pragma unroll
         for (int i = 0; i <= order; i++) {
             const uint32_t a[4] = {g.lo[i], h.lo[i], g.hi[i], h.hi[i]};
-            mma(sum, a, b.lo[order - i], b.hi[order - i]);
+#pragma unroll
+            for (int n = 0; n < N; n++)
+                mma(sum[n], a, b[n].lo[order - i], b[n].hi[order - i]);
         }
     }
 #pragma unroll
-    for (int r = 0; r < 4; r++)
-        acc[r] += sum[r];
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+        for (int r = 0; r < 4; r++)
+            acc[n][r] += sum[n][r];
+    }
 }
 
 #endif
