@@ -206,6 +206,19 @@ static void wait_for_end(fl_server *s, const sigset_t *signals)
         ;
 }
 
+/* What the program itself holds, measured once the tokenizer is there, and room for requests. */
+static int64_t own_bytes(void)
+{
+    const int64_t requests = 16 << 20;
+    long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f && fscanf(f, "%*d %ld", &pages) != 1)
+        pages = 0;
+    if (f)
+        fclose(f);
+    return pages * sysconf(_SC_PAGESIZE) + requests;
+}
+
 /* The context, if none was given, and the size of the cache: every answer's whole context at once,
  * or what --ram leaves room for.  The cache is touched only as it is used. */
 static fl_status choose_sizes(fl_engine_options *eo, fl_error *err)
@@ -213,7 +226,8 @@ static fl_status choose_sizes(fl_engine_options *eo, fl_error *err)
     cli_model probe;
     FL_TRY(cli_open(args.model, &args.common, FL_OPEN_SURVEY, NULL, &probe, err));
     int64_t most = fl_model_max_context(probe.model);
-    fl_status s = FL_OK;
+    const fl_tokenizer *tokenizer;
+    fl_status s = fl_model_tokenizer(probe.model, &tokenizer, err);
     eo->threads = args.common.threads;
     eo->fast = args.common.fast;
     eo->isa = FL_ISA_COUNT;
@@ -222,8 +236,13 @@ static fl_status choose_sizes(fl_engine_options *eo, fl_error *err)
     if (eo->max_context == 0)
         eo->max_context = most <= 0 || most > 65536 ? 65536 : most;
     int64_t whole = eo->max_context * args.sessions;
-    if (args.ram > 0)
-        s = fl_engine_fit(probe.model, (int64_t)(args.ram * 1e9), eo, err);
+    if (s == FL_OK && args.ram > 0) {
+        int64_t own = own_bytes();
+        s = fl_engine_fit(probe.model, (int64_t)(args.ram * 1e9) - own, eo, err);
+        if (s != FL_OK)
+            fl_error_prefix(err, "--ram %g less %.3f GB for the program itself", args.ram,
+                            (double)own * 1e-9);
+    }
     if (args.ram <= 0 || eo->cache_tokens > whole)
         eo->cache_tokens = whole;
     args.common.context = eo->max_context;

@@ -3,6 +3,7 @@
 
     server_api.py BINARY     run from the root of the repository; prints one line per test
 """
+import concurrent.futures
 import functools
 import http.client
 import json
@@ -446,6 +447,22 @@ def test_tls(_):
             r = c.getresponse()
             assert r.status == 200 and json.loads(r.read())["usage"]["completion_tokens"] == 2
             c.close()
+
+
+def test_held_memory(_):
+    with open(BINARY, "rb") as f:
+        binary = f.read()
+    if b"__asan_init" in binary or b"__tsan_init" in binary:
+        print("     skipped: a sanitizer holds memory of its own")
+        return
+    with Server(BINARY, "--threads", "1", "--ram", "0.1") as s:
+        words = [f"number {i} and" for i in range(300)]
+        with concurrent.futures.ThreadPoolExecutor(12) as pool:
+            list(pool.map(lambda i: s.post({"prompt": " ".join(words[i:] + words[:i]),
+                                            "max_tokens": 5}, COMPLETIONS), range(12)))
+        with open(f"/proc/{s.p.pid}/status", encoding="ascii") as f:
+            peak = int(next(line for line in f if line.startswith("VmHWM")).split()[1]) * 1024
+        assert peak <= 100e6, peak
 
 
 def test_notify(_):
