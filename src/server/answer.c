@@ -91,17 +91,25 @@ void fl_answer_sink(void *choice, const fl_chat_event *e)
 
 /* ---- tokens ---- */
 
+static void forbid(uint32_t *allowed, int64_t id, int64_t vocab)
+{
+    if (id >= 0 && id < vocab)
+        allowed[id / 32] &= ~(UINT32_C(1) << (id % 32));
+}
+
 fl_status fl_answer_mask(void *ctx, int choice, const int32_t *answer, int64_t n, uint32_t *allowed,
                          fl_error *err)
 {
     fl_job *j = ctx;
-    if (j->matcher) /* a form ends when it ends */
-        return fl_matcher_mask(j->matcher, choice, answer, n, allowed, err);
-    for (size_t i = 0; n < j->params.min_tokens && i < j->stop_ids.n; i++) {
-        int32_t id = j->stop_ids.data[i];
-        if (id < fl_tokenizer_size(j->server->tokenizer))
-            allowed[id / 32] &= ~(UINT32_C(1) << (id % 32));
+    const int64_t vocab = fl_graph_vocab(fl_model_graph(j->server->model));
+    if (!j->matcher) {
+        for (size_t i = 0; n < j->params.min_tokens && i < j->stop_ids.n; i++)
+            forbid(allowed, j->stop_ids.data[i], vocab);
+        return FL_OK;
     }
+    FL_TRY(fl_matcher_mask(j->matcher, choice, answer, n, allowed, err)); /* ends when it ends */
+    for (int64_t id = fl_tokenizer_size(j->server->tokenizer); id < vocab; id++)
+        forbid(allowed, id, vocab); /* logits that no token belongs to */
     return FL_OK;
 }
 

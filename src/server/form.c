@@ -68,7 +68,11 @@ static fl_status find_grammar(fl_server *s, const fl_chat_options *o, fl_buf *ke
     if (o->messages ? !form : !o->response_format)
         return FL_OK;
     fl_status status = FL_OK;
-    if (!s->trie)
+    if (fl_tokenizer_size(s->tokenizer) > fl_graph_vocab(fl_model_graph(s->model)))
+        status = fl_fail(err, FL_UNSUPPORTED,
+                         "the tokenizer knows more tokens than the model: its answers cannot be "
+                         "bound to a form");
+    else if (!s->trie)
         status = fl_token_trie_create(s->tokenizer, &s->trie, err);
     if (status == FL_OK && !write_key(o, key))
         status = fl_fail(err, FL_NOMEM, "no memory for the request");
