@@ -16,7 +16,7 @@ enum {
     FL_Q8_CHUNK = 128,
     FL_Q8_W = 16,     /* weight rows decoded at a time: the best grain to share out */
     FL_Q8_PIECE = 16, /* chunks of them */
-    FL_Q8_X = 48,     /* rows multiplied with them */
+    FL_Q8_X = 128,    /* rows multiplied with them */
     /* Bytes of scratch fl_q8_mul needs: decoded weights and accumulators. */
     FL_Q8_SCRATCH = FL_Q8_W * FL_Q8_PIECE * (FL_Q8_CHUNK + 64) + FL_Q8_X * FL_Q8_W * 64
 };
