@@ -19,7 +19,8 @@ enum { CHUNK = 16, COLUMNS = 16, WARPS = 4, THREADS = WARPS * GPU_LANES, PITCH =
 
 /* What prepare makes of a chunk of one head, in floats. */
 template <int DK> struct prepared {
-    float ke[CHUNK][DK], qe[CHUNK][DK], kt[DK][CHUNK]; /* k E, q E, and k E_16 / E by rows of S */
+    /* k E, q E, and k E_16 / E by rows of S; the gaps keep lanes out of each other's banks. */
+    float ke[CHUNK][DK + 8], qe[CHUNK][DK + 8], kt[DK][CHUNK + 4];
     float m[CHUNK][CHUNK], b[CHUNK][CHUNK], decay[DK]; /* M, B, E_16 */
 };
 
@@ -220,15 +221,17 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float sum = 0;
-            for (int j = 0; j <= own_t + i; j++)
-                sum = fmaf(p.m[own_t + i][j], rest[own_j][j], sum);
+#pragma unroll
+            for (int j = 0; j < CHUNK; j++) /* not beyond the token: NaN there is not its own */
+                sum = j <= own_t + i ? fmaf(p.m[own_t + i][j], rest[own_j][j], sum) : sum;
             u[own_j][own_t + i] = sum;
         }
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            for (int j = 0; j <= own_t + i; j++)
-                o[i] = fmaf(p.b[own_t + i][j], u[own_j][j], o[i]);
+#pragma unroll
+            for (int j = 0; j < CHUNK; j++)
+                o[i] = j <= own_t + i ? fmaf(p.b[own_t + i][j], u[own_j][j], o[i]) : o[i];
             a.o.p[(row0 + own_t + i) * a.o.stride + (int64_t)head * a.dv + j0 + own_j] = o[i];
         }
         parts4 ug = parts_of(*(const float4 *)&u[g][4 * t]);

@@ -58,7 +58,7 @@ static __device__ inline int32_t direct_pair(const experts_args &a, int *e)
 
 /* DIRECT: every pair for itself, without lists; else those of experts that have no other. */
 template <int T, int PARTS, bool DIRECT>
-static __global__ void __launch_bounds__(MMA_THREADS)
+static __global__ void __launch_bounds__(MMA_THREADS, T == FL_MXFP4 ? 3 : 1)
     narrow_up_kernel(experts_args a, fl_expr act, bool aligned)
 {
     extern __shared__ __align__(16) unsigned char room[];
@@ -78,7 +78,7 @@ static __global__ void __launch_bounds__(MMA_THREADS)
 }
 
 template <int T, int PARTS, bool DIRECT>
-static __global__ void __launch_bounds__(MMA_THREADS)
+static __global__ void __launch_bounds__(MMA_THREADS, T == FL_MXFP4 ? 3 : 1)
     narrow_down_kernel(experts_args a, bool aligned)
 {
     extern __shared__ __align__(16) unsigned char room[];

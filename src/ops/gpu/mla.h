@@ -5,7 +5,7 @@
  *   attend    a span of keys for 16 heads: running softmax over blocks of 16 keys
  *   merge     the spans of a row in ascending order, then UV times the latent result
  *
- * Spans have 256 keys, or so many more that a row has 64 of them; blocks and spans are counted from
+ * Spans have 64 keys, or so many more that a row has 64 of them; blocks and spans are counted from
  * the row's first key, so a row's sums depend on its number of keys alone.  With a selection the
  * keys are its entries; those that are no visible position are passed over. */
 #ifndef FL_OPS_GPU_MLA_H
@@ -13,7 +13,7 @@
 
 #include "ops/gpu/weights.h"
 
-enum { HEADS = 16, KEYS = 16, SPAN = 256, MAX_SPANS = 64, MAX_LATENT = 1024 };
+enum { HEADS = 16, KEYS = 16, SPAN = 64, MAX_SPANS = 64, MAX_LATENT = 1024 };
 static const int64_t MLA_SCRATCH = (int64_t)256 << 20;
 
 typedef struct mla_args {

@@ -16,26 +16,35 @@ static inline __host__ __device__ int tile_stride(int whole)
     return whole + 4;
 }
 
-/* Starts bringing 16 keys from entry k0 on; there[i]: whether key i is one. */
-static __device__ inline void bring_keys(const mla_args &a, const gpu_seq &seq,
+/* The item of the key that this lane looks up, of 16 from entry k0 on; -1: it is none. */
+static __device__ inline int64_t look_up(const mla_args &a, const gpu_seq &seq,
                                          const int32_t *select, int64_t k0, int64_t end,
-                                         int64_t visible, float *tile, float *there)
+                                         int64_t visible)
+{
+    int64_t at = k0 + threadIdx.x % KEYS;
+    int64_t pos = at >= end ? -1 : select ? select[at] : at;
+    return pos >= 0 && pos < visible ? step_item(a.step, seq, pos) : -1;
+}
+
+/* Starts bringing the 16 keys that the lanes of each warp looked up; there[i]: whether key i is
+ * one.
+ */
+static __device__ inline void bring_keys(const mla_args &a, int64_t looked, float *tile,
+                                         float *there)
 {
     int whole = a.latent + a.pe, lane = threadIdx.x % GPU_LANES;
     for (int i = threadIdx.x / GPU_LANES; i < KEYS; i += WARPS) {
-        int64_t at = k0 + i, pos = at >= end ? -1 : select ? select[at] : at;
-        bool is = pos >= 0 && pos < visible;
+        int64_t index = __shfl_sync(0xffffffffu, looked, i, GPU_LANES);
         float *to = tile + i * tile_stride(whole);
-        const float *item =
-            is ? (const float *)(a.base + step_item(a.step, seq, pos) * a.item_bytes) : NULL;
+        const float *item = (const float *)(a.base + index * a.item_bytes);
         for (int c = 4 * lane; c < whole; c += 4 * GPU_LANES) {
-            if (is)
+            if (index >= 0)
                 copy_async(to + c, item + c);
             else
                 *(float4 *)(to + c) = make_float4(0, 0, 0, 0);
         }
         if (lane == 0)
-            there[i] = is ? 1 : 0;
+            there[i] = index >= 0 ? 1 : 0;
     }
     copies_commit();
 }
@@ -59,7 +68,8 @@ static __global__ void __launch_bounds__(THREADS) attend_kernel(mla_args a)
         return;
     const gpu_seq seq = a.step.seqs[a.step.row_seq[row]];
     const int32_t *select = a.select ? a.select + row * a.select_stride : NULL;
-    bring_keys(a, seq, select, begin, end, visible, tiles, there[0]);
+    bring_keys(a, look_up(a, seq, select, begin, end, visible), tiles, there[0]);
+    int64_t ahead = look_up(a, seq, select, begin + KEYS, end, visible);
 
     /* This warp's share of the queries stays in registers. */
     int steps = (whole / STEP + WARPS - 1) / WARPS, step0 = warp * steps;
@@ -83,8 +93,8 @@ static __global__ void __launch_bounds__(THREADS) attend_kernel(mla_args a)
     for (int64_t k0 = begin; k0 < end; k0 += KEYS, turn = !turn) {
         const float *tile = tiles + turn * KEYS * stride;
         if (k0 + KEYS < end) {
-            bring_keys(a, seq, select, k0 + KEYS, end, visible, tiles + !turn * KEYS * stride,
-                       there[!turn]);
+            bring_keys(a, ahead, tiles + !turn * KEYS * stride, there[!turn]);
+            ahead = look_up(a, seq, select, k0 + 2 * KEYS, end, visible);
             copies_wait<1>();
         } else {
             copies_wait<0>();
