@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <xxhash.h>
 
 static fl_status create_state(fl_engine *e, const fl_graph *g, fl_error *err)
 {
@@ -56,6 +57,28 @@ static fl_status reserve(fl_engine *e, const fl_graph *g, int64_t limit, fl_erro
     return d->fn->reserve(d, (size_t)total, &e->sizes.plan.limits, err);
 }
 
+/* Saved rows are worth something only where the same numbers would be computed. */
+static uint64_t fingerprint(const fl_engine *e, const fl_graph *g)
+{
+    uint64_t hash = XXH3_64bits_withSeed(e->device_text, e->device ? strlen(e->device_text) : 0,
+                                         e->sizes.store.fingerprint);
+    hash = XXH3_64bits_withSeed(fl_version(), strlen(fl_version()), hash);
+    for (int i = 0; i < fl_graph_nodes(g); i++) {
+        const fl_kernel *k = fl_plan_kernel(e->plan, i);
+        if (k)
+            hash = XXH3_64bits_withSeed(k->name, strlen(k->name), hash);
+    }
+    return hash;
+}
+
+static fl_status create_prefixes(fl_engine *e, const fl_graph *g, fl_error *err)
+{
+    fl_store_options o = e->sizes.store;
+    FL_TRY(fl_prefix_create(e->state, e->sizes.max_prefixes, &e->prefix, err));
+    o.fingerprint = fingerprint(e, g);
+    return o.dir ? fl_prefix_store_open(e->prefix, &o, &e->store, err) : FL_OK;
+}
+
 static fl_status build(fl_engine *e, const fl_graph *g, int64_t device_memory, fl_error *err)
 {
     e->sizes.plan.device = e->sizes.state.device = e->device;
@@ -66,7 +89,7 @@ static fl_status build(fl_engine *e, const fl_graph *g, int64_t device_memory, f
         FL_TRY(reserve(e, g, device_memory, err));
     FL_TRY(create_state(e, g, err));
     if (e->sizes.max_prefixes)
-        FL_TRY(fl_prefix_create(e->state, e->sizes.max_prefixes, &e->prefix, err));
+        FL_TRY(create_prefixes(e, g, err));
     FL_TRY(create_arrays(e, err));
     FL_TRY(fl_plan_prepare(e->plan, err));
     return fl_pool_create(e->device ? 1 : e->sizes.plan.limits.n_threads, &e->pool, err);
@@ -147,6 +170,7 @@ void fl_engine_destroy(fl_engine *e)
     fl_free(e->shares);
     fl_free(e->live);
     fl_pool_destroy(e->pool);
+    fl_prefix_store_close(e->store);
     fl_prefix_destroy(e->prefix);
     fl_state_destroy(e->state);
     fl_plan_destroy(e->plan);

@@ -10,7 +10,7 @@
 #include "engine/sampler.h"
 #include "graph/plan.h"
 #include "model/model.h"
-#include "state/prefix.h"
+#include "state/prefix_store.h"
 
 typedef struct fl_engine fl_engine;
 typedef struct fl_request fl_request;
@@ -27,13 +27,18 @@ typedef struct fl_engine_options {
     int64_t cache_tokens; /* token rows over all sequences; 0: one whole context, and at least 8192
                              (or the context) for each of max_seqs */
     int max_snapshots;    /* recurrent records that callers may keep in fl_engine_state; 0: none */
-    int max_prefixes;    /* recurrent records of beginnings of prompts that are kept to resume from;
-                            0: none, and prompts always run from the start */
-    bool settle;         /* run answers again as prompts while there is nothing else to do, so that
-                            the next turn of a conversation resumes behind them */
-    bool fast;           /* precision fast */
-    fl_isa isa;          /* highest level to use; FL_ISA_COUNT: this machine's */
-    const char *kernels; /* fl_plan_options.kernels */
+    int max_prefixes; /* recurrent records of beginnings of prompts that are kept to resume from;
+                         0: none, and prompts always run from the start */
+    const char *prefix_dir; /* where prefixes are saved and found again (copied); NULL: nowhere */
+    int64_t prefix_disk;    /* bytes of it to use at most; 0: no limit */
+    fl_note_fn note;        /* told what an operator should know about these files; may be NULL */
+    void *note_ctx;
+    uint64_t fingerprint; /* of the model; fl_engine_create sets it */
+    bool settle;          /* run answers again as prompts while there is nothing else to do, so that
+                             the next turn of a conversation resumes behind them */
+    bool fast;            /* precision fast */
+    fl_isa isa;           /* highest level to use; FL_ISA_COUNT: this machine's */
+    const char *kernels;  /* fl_plan_options.kernels */
     /* Where to run (ops/device.h): "auto" takes a GPU that can run the model and has room for it,
      * else the CPU; "cuda" insists; NULL: the CPU.  isa, threads and kernels are for the CPU, and
      * a device does not know precision fast. */
@@ -165,9 +170,10 @@ typedef struct fl_engine_stats {
     int64_t now_us;                /* clock at the time of asking */
     int64_t prompt_tokens;         /* run; what was run again is not counted */
     int64_t generated_tokens;
-    int64_t replayed_tokens; /* run again after their place was lost */
-    int64_t preemptions;     /* places lost */
-    int64_t settled_tokens;  /* run as prompts again by themselves */
+    int64_t replayed_tokens;                 /* run again after their place was lost */
+    int64_t preemptions;                     /* places lost */
+    int64_t settled_tokens;                  /* run as prompts again by themselves */
+    int64_t prefixes_saved, prefixes_loaded; /* on disk, from disk */
     int64_t prefix_queries,
         prefix_hits; /* tokens of prompts that began to run, and found of them */
     fl_prefix_stats prefix;
@@ -180,7 +186,10 @@ void fl_engine_get_stats(const fl_engine *e, fl_engine_stats *out);
  * last token of the answer, which the next prompt begins with (fl_state_pos tells).  FL_NONE after
  * an error. */
 fl_seq fl_request_kept(const fl_request *r);
-void fl_engine_forget(fl_engine *e); /* all prefixes that nothing alive uses */
+void fl_engine_forget(fl_engine *e); /* all prefixes in memory that nothing alive uses */
+/* Saves all prefixes that are not on disk yet (an idle engine does it by itself, one a step).
+ * *n tells how many; with FL_OK they are there to stay.  FL_BUSY when no sequence is free. */
+FL_MUST_CHECK fl_status fl_engine_save_prefixes(fl_engine *e, int64_t *n, fl_error *err);
 fl_state *fl_engine_state(fl_engine *e);
 const fl_plan *fl_engine_plan(const fl_engine *e);
 /* Where it runs, and why not elsewhere: "cuda:0 NVIDIA H200, 139.8 GiB", "cpu (no GPU: ...)". */

@@ -77,6 +77,7 @@ typedef struct fl_engine_sizes {
     int32_t shown_logits; /* logit rows of prompts with on_rows in one step */
     int32_t max_waiting, max_prefixes;
     bool settle;
+    fl_store_options store; /* of the caller's: dir is valid during creation only */
     fl_clock_fn clock;
     void *clock_ctx;
 } fl_engine_sizes;
@@ -89,7 +90,9 @@ struct fl_engine {
     fl_plan *plan;
     fl_pool *pool;
     fl_state *state;
-    fl_prefix *prefix; /* NULL: none */
+    fl_prefix *prefix;      /* NULL: none */
+    fl_prefix_store *store; /* NULL: none */
+    bool store_failed;      /* the last save: no more by itself */
     fl_sample_scratch scratch;
     fl_engine_stats stats; /* what only grows; the rest is filled in when asked for */
 
@@ -166,6 +169,8 @@ void fl_reuse_ran(fl_engine *e, fl_choice *c);         /* a piece of its prompt 
 bool fl_reuse_make_room(fl_engine *e, int64_t tokens); /* that are free then */
 bool fl_reuse_defers(fl_engine *e, const fl_choice *c);
 void fl_reuse_settle(fl_engine *e, const fl_choice *c); /* c has ended */
+bool fl_reuse_save_one(fl_engine *e);                   /* false: nothing is left to save */
+void fl_reuse_load(fl_engine *e, const fl_choice *c);   /* what the disk has and memory has not */
 bool fl_reuse_is_settled(const fl_engine *e, const fl_choice *c);
 void fl_reuse_park(fl_engine *e, const fl_choice *c); /* it will lose its place */
 

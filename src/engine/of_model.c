@@ -4,7 +4,9 @@
 fl_status fl_engine_create(const fl_model *m, const fl_engine_options *o, fl_engine **out,
                            fl_error *err)
 {
-    return fl_engine_create_graph(fl_model_graph(m), fl_model_max_context(m), o, out, err);
+    fl_engine_options own = *o;
+    own.fingerprint = fl_model_fingerprint(m);
+    return fl_engine_create_graph(fl_model_graph(m), fl_model_max_context(m), &own, out, err);
 }
 
 static int64_t weights(const fl_model *m)

@@ -93,6 +93,11 @@ fl_status fl_engine_resolve(const fl_graph *g, int64_t model_context, const fl_e
         .max_waiting = o->max_waiting,
         .max_prefixes = o->max_prefixes,
         .settle = o->settle,
+        .store = {.dir = o->prefix_dir,
+                  .fingerprint = o->fingerprint,
+                  .max_bytes = o->prefix_disk,
+                  .note = o->note,
+                  .note_ctx = o->note_ctx},
         .clock = o->clock,
         .clock_ctx = o->clock_ctx,
     };

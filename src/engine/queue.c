@@ -194,6 +194,7 @@ fl_status fl_queue_start(fl_engine *e, fl_choice *c, fl_error *err)
         run(e, c);
         return FL_OK;
     }
+    fl_reuse_load(e, c);
     FL_TRY(fl_state_admit(e->state, &c->seq, err));
     fl_status s = fill(e, c, err);
     if (s != FL_OK) {

@@ -168,3 +168,42 @@ void fl_reuse_park(fl_engine *e, const fl_choice *c)
     if (c->run > 0)
         fl_prefix_snapshot(e->prefix, c->seq, c->last_block);
 }
+
+/* ---- on disk ---- */
+
+void fl_reuse_load(fl_engine *e, const fl_choice *c)
+{
+    const fl_request_params *p = &c->request->p;
+    if (!e->store || !is_shared(e, c))
+        return;
+    int64_t have = fl_prefix_find(e->prefix, p->salt, p->prompt, p->n_prompt).resume;
+    if (fl_prefix_store_find(e->store, p->salt, p->prompt, p->n_prompt) > have)
+        e->stats.prefixes_loaded += fl_prefix_store_load(e->store, p->salt, p->prompt, p->n_prompt);
+}
+
+bool fl_reuse_save_one(fl_engine *e)
+{
+    bool saved;
+    fl_error why;
+    if (!e->store || e->store_failed)
+        return false;
+    if (fl_prefix_store_save(e->store, &saved, &why) != FL_OK) {
+        e->store_failed = true;
+        if (e->sizes.store.note)
+            e->sizes.store.note(e->sizes.store.note_ctx, why.message);
+        return false;
+    }
+    e->stats.prefixes_saved += saved;
+    return saved;
+}
+
+fl_status fl_engine_save_prefixes(fl_engine *e, int64_t *n, fl_error *err)
+{
+    *n = 0;
+    for (bool saved = e->store != NULL; saved; *n += saved) {
+        FL_TRY(fl_prefix_store_save(e->store, &saved, err));
+        e->stats.prefixes_saved += saved;
+    }
+    e->store_failed = false;
+    return FL_OK;
+}

@@ -188,6 +188,7 @@ fl_status fl_engine_step(fl_engine *e, bool *busy, fl_error *err)
     fl_status s = run_step(e, err);
     fl_engine_leave(e);
     e->stepping = false;
-    *busy = e->n_live > 0 || e->waiting;
+    bool saving = s == FL_OK && e->n_live == 0 && !e->waiting && fl_reuse_save_one(e);
+    *busy = e->n_live > 0 || e->waiting || saving;
     return s;
 }

@@ -25,7 +25,7 @@ int64_t fl_prefix_bytes(int64_t n_tokens, int32_t n_snaps)
     return (int64_t)sizeof(fl_prefix) +
            pages * (int64_t)(sizeof(fl_block_info) + FL_PAGE_TOKENS * sizeof(int32_t)) +
            buckets_for(pages) * (int64_t)sizeof(fl_block) +
-           n_snaps * (int64_t)(sizeof(int64_t) + sizeof(fl_block));
+           n_snaps * (int64_t)(sizeof(int64_t) + sizeof(fl_block) + sizeof(bool));
 }
 
 fl_status fl_prefix_create(fl_state *st, int32_t max_snaps, fl_prefix **out, fl_error *err)
@@ -45,7 +45,8 @@ fl_status fl_prefix_create(fl_state *st, int32_t max_snaps, fl_prefix **out, fl_
     px->buckets = fl_calloc(px->n_buckets, sizeof *px->buckets);
     px->worth = fl_calloc(snaps, sizeof *px->worth);
     px->snap_at = fl_calloc(snaps, sizeof *px->snap_at);
-    if (!px->blocks || !px->ids || !px->buckets || !px->worth || !px->snap_at) {
+    px->stored = fl_calloc(snaps, sizeof *px->stored);
+    if (!px->blocks || !px->ids || !px->buckets || !px->worth || !px->snap_at || !px->stored) {
         fl_prefix_destroy(px);
         return fl_fail(err, FL_NOMEM, "no memory for a prefix index of %d pages", st->n_pages);
     }
@@ -63,6 +64,7 @@ void fl_prefix_destroy(fl_prefix *px)
     fl_free(px->buckets);
     fl_free(px->worth);
     fl_free(px->snap_at);
+    fl_free(px->stored);
     fl_free(px);
 }
 
@@ -168,7 +170,7 @@ void fl_prefix_add(fl_prefix *px, uint64_t salt, fl_seq seq, const int32_t *ids,
 void fl_prefix_snapshot(fl_prefix *px, fl_seq seq, fl_block at)
 {
     fl_state *st = px->st;
-    if (at == FL_NONE || !st->recurrent)
+    if (at == FL_NONE)
         return;
     fl_block_info *k = &px->blocks[at];
     if (k->snap == FL_NONE) {

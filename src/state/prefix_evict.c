@@ -77,6 +77,7 @@ fl_snap fl_snap_take(fl_prefix *px, fl_block b)
     }
     st->snaps[empty].owner = FL_OWNER_PREFIX;
     px->snap_at[empty] = b;
+    px->stored[empty] = false;
     px->n_snaps++;
     return empty;
 }

@@ -30,6 +30,7 @@ struct fl_prefix {
 
     int32_t max_snaps, n_snaps;
     int64_t *worth;    /* [st->limits.n_snaps] the work a snapshot saves, on top of `floor` then */
+    bool *stored;      /* [st->limits.n_snaps] has been on disk since it was taken */
     fl_block *snap_at; /* [st->limits.n_snaps] */
     int64_t floor;     /* worth of the last one that was dropped: older worth fades against it */
     int64_t evicted_blocks, evicted_snaps;

@@ -19,7 +19,7 @@
 #include <xxhash.h>
 
 static const char MAGIC[8] = {'F', 'L', 'S', 'T', 'A', 'T', 'E', '\n'};
-enum { VERSION = 1 };
+enum { VERSION = 2 };
 
 typedef struct file_head {
     char magic[8];
@@ -27,6 +27,7 @@ typedef struct file_head {
     uint32_t n_specs;
     uint64_t fingerprint;
     int64_t n_tokens;
+    uint64_t salt; /* of the prefix index; 0 */
 } file_head;
 
 typedef struct file_spec {
@@ -36,7 +37,7 @@ typedef struct file_spec {
     uint32_t paged;
 } file_spec;
 
-_Static_assert(sizeof(file_head) == 32 && sizeof(file_spec) == 32, "no padding on disk");
+_Static_assert(sizeof(file_head) == 40 && sizeof(file_spec) == 32, "no padding on disk");
 
 /* An open file, its direction, and the checksum of what went through it. */
 typedef struct stream {
@@ -110,14 +111,15 @@ static fl_status move_contents(const fl_state *st, fl_seq seq, int64_t n_tokens,
     return FL_OK;
 }
 
-static fl_status write_all(const fl_state *st, fl_seq seq, uint64_t fingerprint, const int32_t *ids,
-                           stream *f, fl_error *err)
+static fl_status write_all(const fl_state *st, fl_seq seq, uint64_t fingerprint, uint64_t salt,
+                           const int32_t *ids, stream *f, fl_error *err)
 {
     int64_t n = st->seqs[seq].pos;
     file_head head = {.version = VERSION,
                       .n_specs = (uint32_t)st->n_pools,
                       .fingerprint = fingerprint,
-                      .n_tokens = n};
+                      .n_tokens = n,
+                      .salt = salt};
     memcpy(head.magic, MAGIC, sizeof MAGIC);
     FL_TRY(move(f, &head, sizeof head, err));
     for (int i = 0; i < st->n_pools; i++) {
@@ -146,8 +148,8 @@ static void sync_folder(const char *path)
     fl_free(dir);
 }
 
-fl_status fl_state_save(const fl_state *st, fl_seq seq, uint64_t fingerprint, const int32_t *ids,
-                        const char *path, fl_error *err)
+fl_status fl_saved_write(const fl_state *st, fl_seq seq, uint64_t fingerprint, uint64_t salt,
+                         const int32_t *ids, const char *path, fl_error *err)
 {
     const fl_seq_state *q = fl_state_find(st, seq);
     if (!q)
@@ -170,7 +172,7 @@ fl_status fl_state_save(const fl_state *st, fl_seq seq, uint64_t fingerprint, co
         status = fl_fail(err, FL_IO, "%s: cannot create: %s", part, strerror(errno));
         goto done;
     }
-    status = write_all(st, seq, fingerprint, ids, &f, err);
+    status = write_all(st, seq, fingerprint, salt, ids, &f, err);
     if (close(f.fd) != 0 && status == FL_OK)
         status = fl_fail(err, FL_IO, "%s: cannot write: %s", part, strerror(errno));
     if (status == FL_OK && rename(part, path) != 0)
@@ -185,8 +187,8 @@ done:
 }
 
 /* Reads head and specs and holds them, and the size of the file, against this manager. */
-static fl_status read_head(const fl_state *st, stream *f, uint64_t fingerprint, int64_t *n_tokens,
-                           fl_error *err)
+static fl_status read_head(const fl_state *st, stream *f, uint64_t fingerprint, uint64_t *salt,
+                           int64_t *n_tokens, fl_error *err)
 {
     struct stat info;
     if (fstat(f->fd, &info) != 0)
@@ -236,6 +238,7 @@ static fl_status read_head(const fl_state *st, stream *f, uint64_t fingerprint, 
         return fl_fail(err, FL_FORMAT, "%s: has %lld bytes, its head asks for %lld: truncated?",
                        f->path, (long long)info.st_size, (long long)size);
     *n_tokens = head.n_tokens;
+    *salt = head.salt;
     return FL_OK;
 }
 
@@ -257,21 +260,52 @@ static fl_status read_contents(fl_state *st, stream *f, int64_t n, fl_seq seq, i
     return FL_OK;
 }
 
+fl_status fl_state_save(const fl_state *st, fl_seq seq, uint64_t fingerprint, const int32_t *ids,
+                        const char *path, fl_error *err)
+{
+    return fl_saved_write(st, seq, fingerprint, 0, ids, path, err);
+}
+
 fl_status fl_state_load(fl_state *st, const char *path, uint64_t fingerprint, fl_seq *out,
                         int32_t **ids, int64_t *n_ids, fl_error *err)
+{
+    uint64_t salt;
+    return fl_saved_read(st, path, fingerprint, &salt, out, ids, n_ids, err);
+}
+
+static fl_status open_file(const char *path, stream *f, fl_error *err)
+{
+    *f = (stream){.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), .path = path};
+    if (f->fd < 0)
+        return fl_fail(err, errno == ENOENT ? FL_NOTFOUND : FL_IO, "%s: cannot open: %s", path,
+                       strerror(errno));
+    return FL_OK;
+}
+
+fl_status fl_saved_peek(const fl_state *st, const char *path, uint64_t fingerprint,
+                        int64_t *n_tokens, fl_error *err)
+{
+    stream f;
+    uint64_t salt;
+    FL_TRY(open_file(path, &f, err));
+    fl_status status = read_head(st, &f, fingerprint, &salt, n_tokens, err);
+    close(f.fd);
+    return status;
+}
+
+fl_status fl_saved_read(fl_state *st, const char *path, uint64_t fingerprint, uint64_t *salt,
+                        fl_seq *out, int32_t **ids, int64_t *n_ids, fl_error *err)
 {
     *out = FL_NONE;
     *ids = NULL;
     *n_ids = 0;
-    stream f = {.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), .path = path};
-    if (f.fd < 0)
-        return fl_fail(err, errno == ENOENT ? FL_NOTFOUND : FL_IO, "%s: cannot open: %s", path,
-                       strerror(errno));
+    stream f;
+    FL_TRY(open_file(path, &f, err));
     int64_t n = 0;
     fl_seq seq = FL_NONE;
     int32_t *read_ids = NULL;
     fl_status status;
-    FL_GOTO(status, done, read_head(st, &f, fingerprint, &n, err));
+    FL_GOTO(status, done, read_head(st, &f, fingerprint, salt, &n, err));
     read_ids = fl_realloc_array(NULL, (size_t)n, sizeof *read_ids);
     if (!read_ids) {
         status = fl_fail(err, FL_NOMEM, "%s: no memory for %lld token ids", path, (long long)n);

@@ -56,6 +56,17 @@ FL_MUST_CHECK fl_status fl_state_dead(fl_seq seq, fl_error *err); /* FL_ARGUMENT
 void fl_record_copy(fl_state *st, int64_t to, int64_t from);
 void fl_page_drop(fl_state *st, int32_t page); /* one holder less */
 
+/* state_file.c: save and load of state.h with a salt beside the fingerprint; and what the head of a
+ * file says, without reading the rest. */
+FL_MUST_CHECK fl_status fl_saved_write(const fl_state *st, fl_seq seq, uint64_t fingerprint,
+                                       uint64_t salt, const int32_t *ids, const char *path,
+                                       fl_error *err);
+FL_MUST_CHECK fl_status fl_saved_read(fl_state *st, const char *path, uint64_t fingerprint,
+                                      uint64_t *salt, fl_seq *out, int32_t **ids, int64_t *n_ids,
+                                      fl_error *err);
+FL_MUST_CHECK fl_status fl_saved_peek(const fl_state *st, const char *path, uint64_t fingerprint,
+                                      int64_t *n_tokens, fl_error *err);
+
 /* pool.c: the memory of the pools, wherever it is. */
 FL_MUST_CHECK fl_status fl_pools_alloc(fl_state *st, fl_error *err);
 void fl_pool_copy(fl_state *st, void *to, const void *from, int64_t bytes);

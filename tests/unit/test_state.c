@@ -405,7 +405,7 @@ static void test_damaged_files(void **state)
     assert_int_equal(fl_state_save(st, a, 99, ids, file, NULL), FL_OK);
     long n;
     unsigned char *data = slurp(&n);
-    assert_int_equal(n, 32 + 4 * 32 + 70 * 4 + 70 * 24 + 36 + 8);
+    assert_int_equal(n, 40 + 4 * 32 + 70 * 4 + 70 * 24 + 36 + 8);
     struct stat info;
     assert_int_equal(stat(file, &info), 0);
     assert_int_equal(info.st_mode & 0777, 0600);
