@@ -16,9 +16,9 @@
 static struct {
     cli_common common;
     fl_server_options server;
-    const char *model, *notify;
+    const char *model, *notify, *prefix_dir;
     int sessions, prefixes;
-    double ram; /* GB; 0: no limit */
+    double ram, prefix_disk; /* GB; 0: no limit */
     bool log;
 } args;
 
@@ -40,6 +40,8 @@ enum {
     OPT_TIMEOUT,
     OPT_RAM,
     OPT_PREFIXES,
+    OPT_PREFIX_DIR,
+    OPT_PREFIX_DISK,
     OPT_NOTIFY
 };
 
@@ -56,6 +58,8 @@ static const struct argp_option options[] = {
     {"ram", OPT_RAM, "GB", 0, "Memory to hold at most, weights included", 0},
     {"prefixes", OPT_PREFIXES, "N", 0,
      "Beginnings of prompts to keep, so that others resume there (default 32; 0: none)", 0},
+    {"prefix-dir", OPT_PREFIX_DIR, "DIR", 0, "Save them there, to find them after a restart", 0},
+    {"prefix-disk", OPT_PREFIX_DISK, "GB", 0, "Size of that folder at most (default: no limit)", 0},
     {"max-body", OPT_BODY, "MIB", 0, "Size of a request at most (default 16)", 0},
     {"effort", OPT_EFFORT, "NAME", 0, "Thinking effort of requests that name none (default: max)",
      0},
@@ -102,6 +106,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case OPT_PREFIXES:
         args.prefixes = (int)cli_int(state, "--prefixes", arg, 0, 1000000);
+        return 0;
+    case OPT_PREFIX_DIR:
+        args.prefix_dir = arg;
+        return 0;
+    case OPT_PREFIX_DISK:
+        args.prefix_disk = cli_real(state, "--prefix-disk", arg, 0.001, 1e6);
         return 0;
     case OPT_RAM:
         args.ram = cli_real(state, "--ram", arg, 0.001, 1e6);
@@ -181,6 +191,12 @@ static void write_log(void *ctx, const char *line)
     gmtime_r(&t.tv_sec, &tm);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", &tm);
     fprintf(stderr, "time=%s.%03ldZ %s\n", when, t.tv_nsec / 1000000, line);
+}
+
+static void write_note(void *ctx, const char *message)
+{
+    (void)ctx;
+    cli_note("%s", message);
 }
 
 /* As many connections as the system lets us have. */
@@ -265,6 +281,9 @@ static fl_status serve(const cli_model *m, const sigset_t *signals, fl_error *er
     notify("READY=1");
     wait_for_end(server, signals);
     fl_server_stop(server);
+    int64_t saved = 0;
+    if (args.prefix_dir)
+        FL_TRY(fl_engine_save_prefixes(m->engine, &saved, err));
     return FL_OK;
 }
 
@@ -288,6 +307,9 @@ int cmd_serve(int argc, char **argv)
     eo.max_waiting = args.server.max_queue;
     eo.max_prefixes = args.prefixes;
     eo.settle = args.prefixes > 0;
+    eo.prefix_dir = args.prefix_dir;
+    eo.prefix_disk = (int64_t)(args.prefix_disk * 1e9);
+    eo.note = write_note;
     fl_status s = choose_sizes(&eo, &err);
     if (s == FL_OK)
         s = cli_open(args.model, &args.common, FL_OPEN_DATA, &eo, &m, &err);

@@ -42,7 +42,7 @@ static enum MHD_Result take_job(fl_server *s, struct MHD_Connection *c, fl_excha
         return fl_respond_refusal(s, c, x, path, &r, false);
     j->connection = c;
     j->client = client_of(s, c, x);
-    j->salt = x->key && !x->key->shared ? j->client : 0;
+    j->salt = x->key ? x->key->salt : 0;
     memcpy(j->request_id, x->request_id, sizeof j->request_id);
     if (!fl_scheduler_enqueue(j, &r)) {
         fl_job_drop(j);

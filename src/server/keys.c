@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <xxhash.h>
 
 static bool read_number(const char *text, int64_t *out)
 {
@@ -64,6 +65,7 @@ static fl_status add_key(fl_server *s, char *line, const char *what, size_t numb
     }
     if (!key.secret)
         return FL_OK;
+    key.salt = key.shared ? 0 : XXH3_64bits(key.secret, strlen(key.secret)) | 1;
     key.left = (double)key.per_minute;
     key.filled = fl_server_seconds();
     if (fl_vec_push(&s->keys, key))

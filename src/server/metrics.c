@@ -167,6 +167,8 @@ bool fl_metrics_write(fl_server *s, bool healthy, fl_buf *b)
         metric(s, b, "counter", "firstlight:prefix_evicted_tokens_total",
                (double)e->prefix.evicted_tokens) &&
         metric(s, b, "counter", "firstlight:settled_tokens_total", (double)e->settled_tokens) &&
+        metric(s, b, "counter", "firstlight:prefixes_saved_total", (double)e->prefixes_saved) &&
+        metric(s, b, "counter", "firstlight:prefixes_loaded_total", (double)e->prefixes_loaded) &&
         metric(s, b, "counter", "vllm:num_preemptions_total", (double)e->preemptions) &&
         metric(s, b, "counter", "firstlight:replayed_tokens_total", (double)e->replayed_tokens) &&
         metric(s, b, "counter", "firstlight:steps_total", (double)e->steps) &&

@@ -34,7 +34,9 @@ bool fl_refuse_error(fl_refusal *r, const fl_error *err);
 typedef struct fl_key {
     char *secret, *name;
     int64_t concurrent, per_minute, context;
-    bool shared; /* its prefixes may be reused for other keys that are shared */
+    bool shared;   /* its prefixes may be reused for other keys that are shared */
+    uint64_t salt; /* of its prefixes: from the secret, so that it is the same after a restart
+                      whatever the order of the keys; 0 of those that are shared */
     /* Under the server's lock: */
     int64_t running;     /* requests on connections */
     double left, filled; /* tokens left, and when that was computed */

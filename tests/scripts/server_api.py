@@ -386,6 +386,35 @@ def test_prefixes(s):
             assert [found(k) > 0 for k in "abbcda"] == [False, False, True, False, True, True]
 
 
+def test_prefixes_on_disk(_):
+    with tempfile.TemporaryDirectory() as d, tempfile.NamedTemporaryFile("w") as f:
+        body = ask("Who are you?")
+        body["messages"].insert(0, {"role": "system", "content": "Answer in few words. " * 40})
+
+        def cached(s, key):
+            text = s.call("POST", CHAT, {"model": NAME, "temperature": 0, **body}, {"x-api-key": key})[1]
+            return json.loads(text)["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+        def keys(text):
+            f.truncate(0)
+            f.seek(0)
+            f.write(text)
+            f.flush()
+        keys("alice\nbob\n")
+        options = ("--threads", "1", "--prefix-dir", d, "--api-key-file", f.name)
+        s = Server(BINARY, *options)
+        assert cached(s, "alice") == 0
+        saved = "firstlight:prefixes_saved_total"
+        until(lambda: float(re.search(rf"^{saved}{{.*}} (\S+)$", s.call("GET", "/metrics", None, {
+            "x-api-key": "alice"})[1], re.M)[1]) > 0)
+        s.p.kill()  # what was saved is there to stay
+        s.p.wait()
+        s.p.stderr.close()
+        keys("carol\nbob\nalice\n")  # whoever stands in alice's line does not get what is hers
+        with Server(BINARY, *options) as s:
+            assert [cached(s, k) > 0 for k in ("carol", "bob", "alice")] == [False, False, True]
+
+
 def test_log_and_ids(_):
     s = Server(BINARY, "--threads", "1", "--map-effort", "none=low,medium=high", "--log", "--alias", "one,two", "--cors", "https://a.example")
     with s:
