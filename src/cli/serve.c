@@ -40,6 +40,7 @@ enum {
     OPT_TIMEOUT,
     OPT_RAM,
     OPT_PREFIXES,
+    OPT_METRICS,
     OPT_PREFIX_DIR,
     OPT_PREFIX_DISK,
     OPT_NOTIFY
@@ -51,6 +52,7 @@ static const struct argp_option options[] = {
     {"alias", OPT_ALIAS, "NAME,...", 0, "The model's names for clients (default: its folder)", 0},
     {"api-key-file", OPT_KEYS, "FILE", 0,
      "Ask for one of these API keys: a line each, with limits after it", 0},
+    {"metrics", OPT_METRICS, 0, 0, "Answer /metrics without an API key", 0},
     {"max-sessions", OPT_SESSIONS, "N", 0, "Requests answered at once (default 8)", 0},
     {"queue", OPT_QUEUE, "N", 0, "Requests that may wait (default 64); more get status 429", 0},
     {"queue-timeout", OPT_WAIT, "S", 0, "Seconds that a request may wait (default 0: any)", 0},
@@ -91,6 +93,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case OPT_KEYS:
         o->key_file = arg;
+        return 0;
+    case OPT_METRICS:
+        o->open_metrics = true;
         return 0;
     case OPT_SESSIONS:
         args.sessions = (int)cli_int(state, "--max-sessions", arg, 1, 4096);

@@ -39,7 +39,9 @@ static bool check_framing(struct MHD_Connection *c, fl_refusal *r)
 static bool check_key(fl_server *s, struct MHD_Connection *c, const char *path, fl_exchange *x,
                       fl_refusal *r)
 {
-    if (s->keys.n == 0 || (!x->dialect && strncmp(path, "/v1/", 4) != 0))
+    bool closed = x->dialect || strncmp(path, "/v1/", 4) == 0 ||
+                  (!s->options.open_metrics && strcmp(path, "/metrics") == 0);
+    if (s->keys.n == 0 || !closed)
         return true;
     const char *value = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
     const char *given = value && strncasecmp(value, "Bearer ", 7) == 0 ? value + 7 : NULL;

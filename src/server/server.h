@@ -19,6 +19,7 @@ typedef struct fl_server_options {
     const char *alias;    /* the model's names for clients, separated by commas */
     const char *key_file; /* API keys and their limits (docs/internals/server.md); NULL: no key is
                              asked for */
+    bool open_metrics;    /* /metrics asks for no key */
     const char *effort;   /* thinking effort of requests that name none, or NULL */
     const char *efforts;  /* "medium=high,x=low": efforts that are taken for others, or NULL */
     const char *cors;     /* origin that browsers may call from, "*": any; NULL: none */

@@ -332,13 +332,14 @@ def test_keys_and_limits(_):
         f.write("# two users\nsecret-a name=ann concurrent=1 context=50\n\n"
                 "secret-b name=bob tokens-per-minute=40\n")
         f.flush()
-        with Server(BINARY, "--threads", "1", "--api-key-file", f.name) as s:
+        with Server(BINARY, "--threads", "1", "--metrics", "--api-key-file", f.name) as s:
             body = {"model": NAME, "prompt": "x", "max_tokens": 2}
             for headers in ({}, {"Authorization": "Bearer secret"}, {"x-api-key": "secret-aa"}):
                 r, text = s.call("POST", COMPLETIONS, body, headers)
                 assert r.status == 401 and json.loads(text)["error"]["code"] == "invalid_api_key"
             assert s.call("GET", "/v1/models")[0].status == 401
             assert s.call("GET", "/health")[0].status == 200
+            assert s.call("GET", "/metrics")[0].status == 200
             a, b = {"Authorization": "Bearer secret-a"}, {"x-api-key": "secret-b"}
             assert s.call("POST", COMPLETIONS, body, a)[0].status == 200
             r, text = s.call("POST", COMPLETIONS, {**body, "max_tokens": 60}, a)
@@ -378,7 +379,7 @@ def test_prefixes(s):
     with tempfile.NamedTemporaryFile("w") as f:
         f.write("a\nb\nc shared\nd shared\n")
         f.flush()
-        with Server(BINARY, "--threads", "1", "--api-key-file", f.name) as t:
+        with Server(BINARY, "--threads", "1", "--metrics", "--api-key-file", f.name) as t:
             def found(key):
                 text = t.call("POST", CHAT, {"model": NAME, **body}, {"x-api-key": key})[1]
                 t.idle()
@@ -413,6 +414,7 @@ def test_prefixes_on_disk(_):
         keys("carol\nbob\nalice\n")  # whoever stands in alice's line does not get what is hers
         with Server(BINARY, *options) as s:
             assert [cached(s, k) > 0 for k in ("carol", "bob", "alice")] == [False, False, True]
+            assert s.call("GET", "/metrics")[0].status == 401
 
 
 def test_log_and_ids(_):
