@@ -248,6 +248,25 @@ static bool step(fl_server *s, fl_job *running)
     return busy;
 }
 
+/* Progress after every step.  The engine's statistics look at every page of the cache, so they are
+ * taken without the lock and not for every step of a busy server. */
+static void publish(fl_server *s, bool idle)
+{
+    const double period = 0.05;
+    double now = fl_server_seconds();
+    bool due = idle || now - s->published >= period;
+    fl_engine_stats stats;
+    if (due) {
+        fl_engine_get_stats(s->engine, &stats);
+        s->published = now;
+    }
+    pthread_mutex_lock(&s->lock);
+    s->progress = now;
+    if (due)
+        s->counters.engine = stats;
+    pthread_mutex_unlock(&s->lock);
+}
+
 void *fl_scheduler_run(void *server)
 {
     fl_server *s = server;
@@ -263,10 +282,7 @@ void *fl_scheduler_run(void *server)
         if (n > 0 || settling)
             settling = step(s, running);
         sweep(&running, &n);
-        pthread_mutex_lock(&s->lock);
-        s->progress = fl_server_seconds();
-        fl_engine_get_stats(s->engine, &s->counters.engine);
-        pthread_mutex_unlock(&s->lock);
+        publish(s, n == 0);
     }
     return NULL;
 }

@@ -120,6 +120,7 @@ struct fl_server {
     bool draining, stopping, busy;
     double progress; /* when the last step ended, or work came after none */
     fl_counters counters;
+    double published; /* when the engine's part of them was taken; the scheduler's */
 
     pthread_t scheduler, watcher;
     bool has_scheduler, has_watcher;

@@ -29,7 +29,7 @@ def open_ai(s):
     return openai.OpenAI(base_url=f"http://127.0.0.1:{s.port}/v1", api_key="none", max_retries=0)
 
 
-def claude(s):
+def messages_client(s):
     return anthropic.Anthropic(base_url=f"http://127.0.0.1:{s.port}", api_key="none",
                                max_retries=0)
 
@@ -151,14 +151,14 @@ def test_openai_cancel(s):
 
 def test_anthropic_messages(s):
     body = {"model": NAME, "max_tokens": 300, "messages": WHO, "extra_body": {"temperature": 0}}
-    m = claude(s).messages.create(**body)
+    m = messages_client(s).messages.create(**body)
     assert m.content[0].text.startswith("I am First Light") and m.stop_reason == "end_turn", m
-    with claude(s).messages.stream(**body) as stream:
+    with messages_client(s).messages.stream(**body) as stream:
         assert "".join(stream.text_stream) == m.content[0].text
         assert stream.get_final_message().usage.output_tokens == m.usage.output_tokens
-    n = claude(s).messages.count_tokens(model=NAME, messages=WHO).input_tokens
+    n = messages_client(s).messages.count_tokens(model=NAME, messages=WHO).input_tokens
     assert n == m.usage.input_tokens + (m.usage.cache_read_input_tokens or 0)
-    think = claude(s).messages.create(**{
+    think = messages_client(s).messages.create(**{
         **body, "messages": [{"role": "user", "content": "Introduce yourself."}],
         "thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2000})
     assert [b.type for b in think.content] == ["thinking", "text"]
@@ -169,21 +169,21 @@ def test_anthropic_tools(s):
     for streamed in (False, True):
         messages = list(WEATHER)
         if streamed:
-            with claude(s).messages.stream(messages=messages, **body) as stream:
+            with messages_client(s).messages.stream(messages=messages, **body) as stream:
                 m = stream.get_final_message()
         else:
-            m = claude(s).messages.create(messages=messages, **body)
+            m = messages_client(s).messages.create(messages=messages, **body)
         use = m.content[-1]
         assert m.stop_reason == "tool_use" and use.input == {"city": "Hanoi"}, m
         messages += [{"role": "assistant", "content": [b.to_dict() for b in m.content]},
                      {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use.id,
                                                    "content": "14C"}]}]
-        assert "14" in claude(s).messages.create(messages=messages, **body).content[0].text
+        assert "14" in messages_client(s).messages.create(messages=messages, **body).content[0].text
 
 
 def test_anthropic_errors(s):
     try:
-        claude(s).messages.create(model="other", max_tokens=5, messages=WHO)
+        messages_client(s).messages.create(model="other", max_tokens=5, messages=WHO)
     except anthropic.NotFoundError as e:
         assert e.body["error"]["type"] == "not_found_error"
     else:

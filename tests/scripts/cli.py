@@ -16,6 +16,8 @@ import sys
 import tempfile
 import time
 
+from serving import run as run_tests
+
 TINY = "models/firstlight-tiny"
 GOLDEN = pathlib.Path("tests/data/golden")
 BINARY = sys.argv[1]
@@ -331,18 +333,7 @@ def test_interrupt_stops_the_answer_only():
 
 
 def main():
-    failed = 0
-    tests = [(n, t) for n, t in globals().items() if n.startswith("test_")]
-    for name, test in tests:
-        start = time.time()
-        try:
-            test()
-            print(f"ok   {name} ({time.time() - start:.1f} s)", flush=True)
-        except Exception as e:  # report every failing test, not only the first
-            failed += 1
-            print(f"FAIL {name}: {type(e).__name__}: {e}", flush=True)
-    print(f"{len(tests) - failed} passed, {failed} failed")
-    return 1 if failed else 0
+    return run_tests([(n, t) for n, t in globals().items() if n.startswith("test_")])
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@
     server_api.py BINARY     run from the root of the repository; prints one line per test
 """
 import concurrent.futures
-import functools
 import http.client
 import json
 import math
@@ -16,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-from serving import CHAT, COMPLETIONS, NAME, TOOLS, Server, ask, run, until
+from serving import CHAT, COMPLETIONS, NAME, TOOLS, Server, ask, run_on_one, until
 
 BINARY = sys.argv[1]
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
@@ -507,13 +506,5 @@ def test_notify(_):
             assert n.recv(100) == b"STOPPING=1"
 
 
-def main():
-    tests = [(n, t) for n, t in globals().items() if n.startswith("test_")]
-    with Server(BINARY, "--threads", "1") as s:
-        status = run([(n, functools.partial(t, s)) for n, t in tests])
-        s.idle()
-    return status
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_on_one(BINARY, globals()))

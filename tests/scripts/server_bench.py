@@ -3,12 +3,11 @@
 
     server_bench.py BINARY     run from the root of the repository; prints one line per test
 """
-import functools
 import json
 import subprocess
 import sys
 
-from serving import Server, run
+from serving import run_on_one
 
 BINARY = sys.argv[1]
 
@@ -44,13 +43,5 @@ def test_failures_are_told(s):
     assert wrong.returncode == 1 and "http://" in wrong.stderr
 
 
-def main():
-    tests = [(n, t) for n, t in globals().items() if n.startswith("test_")]
-    with Server(BINARY, "--threads", "1") as s:
-        status = run([(n, functools.partial(t, s)) for n, t in tests])
-        s.idle()
-    return status
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_on_one(BINARY, globals()))

@@ -3,11 +3,10 @@
 
     server_forms.py BINARY     run from the root of the repository; prints one line per test
 """
-import functools
 import json
 import sys
 
-from serving import TOOLS, Server, ask, run
+from serving import TOOLS, ask, run_on_one
 
 BINARY = sys.argv[1]
 WEATHER = "What is the weather in Hanoi?"
@@ -131,13 +130,5 @@ def test_free_requests_are_untouched(s):
     assert plain == text
 
 
-def main():
-    tests = [(n, t) for n, t in globals().items() if n.startswith("test_")]
-    with Server(BINARY, "--threads", "1") as s:
-        status = run([(n, functools.partial(t, s)) for n, t in tests])
-        s.idle()
-    return status
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_on_one(BINARY, globals()))

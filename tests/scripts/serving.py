@@ -1,4 +1,5 @@
 """A running server, with the bundled model if no other is named, for the scripts that test it."""
+import functools
 import http.client
 import json
 import os
@@ -100,6 +101,14 @@ def ask(text, **more):
     """A question that is answered without thinking."""
     return {"messages": [{"role": "user", "content": text}],
             "chat_template_kwargs": {"thinking": False}, **more}
+
+
+def run_on_one(binary, names):
+    """Runs the functions test_* of a script, all on one server; the exit status."""
+    with Server(binary, "--threads", "1") as s:
+        status = run([(n, functools.partial(t, s)) for n, t in names.items() if n.startswith("test_")])
+        s.idle()
+    return status
 
 
 def run(tests):

@@ -2,55 +2,14 @@
 #include "ops/ref/ref_internal.h"
 
 #include "base/pool.h"
+#include "ops/expr_formulas.h"
 
 #include <math.h>
-
-static float sigmoid(float x)
-{
-    return 1 / (1 + expf(-x));
-}
 
 static float apply(fl_expr_op op, float a, float b)
 {
     switch (op) {
-    case FL_EXPR_ADD:
-        return a + b;
-    case FL_EXPR_SUB:
-        return a - b;
-    case FL_EXPR_MUL:
-        return a * b;
-    case FL_EXPR_DIV:
-        return a / b;
-    case FL_EXPR_NEG:
-        return -a;
-    case FL_EXPR_TANH:
-        return tanhf(a);
-    case FL_EXPR_SIGMOID:
-        return sigmoid(a);
-    case FL_EXPR_SILU:
-        return a * sigmoid(a);
-    case FL_EXPR_EXP:
-        return expf(a);
-    case FL_EXPR_LOG:
-        return logf(a);
-    case FL_EXPR_SOFTPLUS:
-        return a > 20 ? a : log1pf(expf(a));
-    case FL_EXPR_RELU:
-        return a < 0 ? 0 : a;
-    case FL_EXPR_SQRT:
-        return sqrtf(a);
-    case FL_EXPR_RSQRT:
-        return 1 / sqrtf(a);
-    case FL_EXPR_ABS:
-        return fabsf(a);
-    case FL_EXPR_MIN:
-        return a < b ? a : b;
-    case FL_EXPR_MAX:
-        return a > b ? a : b;
-    case FL_EXPR_ERF:
-        return erff(a);
-    case FL_EXPR_GELU:
-        return 0.5f * a * (1 + erff(a * 0.70710678118654752f));
+        FL_EXPR_FORMULAS(FL_EXPR_CASE)
     }
     return NAN;
 }
