@@ -1,6 +1,7 @@
 /* firstlight bench MODEL: prompt and generation speed, the bytes a token reads and the operations
  * it takes, and what share of this machine's limits that is. */
 #include "cli/cli.h"
+#include "cli/profile.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,15 +11,17 @@ static struct bench_args {
     const char *model;
     int64_t prompt, generate;
     int batch, repeats;
+    bool profile;
 } args = {.prompt = 512, .generate = 128, .batch = 1, .repeats = 3};
 
-enum { OPT_BATCH = 0x200 };
+enum { OPT_BATCH = 0x200, OPT_PROFILE };
 
 static const struct argp_option options[] = {
     {"prompt", 'p', "N", 0, "Tokens of the prompt (default 512)", 0},
     {"generate", 'n', "N", 0, "Tokens to generate (default 128)", 0},
     {"batch", OPT_BATCH, "B", 0, "Sequences at once (default 1)", 0},
     {"repeats", 'r', "R", 0, "Runs; the median is printed (default 3)", 0},
+    {"profile", OPT_PROFILE, 0, 0, "Print the time of each operator, too", 0},
     {0},
 };
 
@@ -39,6 +42,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case 'r':
         args.repeats = (int)cli_int(state, "--repeats", arg, 1, 100);
+        return 0;
+    case OPT_PROFILE:
+        args.profile = true;
         return 0;
     default:
         return cli_model_key(key, arg, state, "a model folder", &args.model);
@@ -80,8 +86,8 @@ static void on_token(void *ctx, const fl_token_event *e)
 
 /* Generation speed counts what comes after every prompt is done, so that it measures pure decode
  * steps of the whole batch. */
-static fl_status one_run(const cli_model *m, int32_t *ids, int64_t vocab, double *prompt_speed,
-                         double *generate_speed, fl_error *err)
+static fl_status one_run(const cli_model *m, cli_profile *profile, int32_t *ids, int64_t vocab,
+                         double *prompt_speed, double *generate_speed, fl_error *err)
 {
     run_clock clock = {0};
     double start = cli_seconds();
@@ -104,9 +110,12 @@ static fl_status one_run(const cli_model *m, int32_t *ids, int64_t vocab, double
     int64_t before = 0;
     for (bool busy = true; busy;) {
         FL_TRY(fl_engine_step(m->engine, &busy, err));
-        if (!before && clock.first_tokens == args.batch)
+        if (!before && clock.first_tokens == args.batch) {
             before = clock.tokens;
+            cli_profile_take(profile, CLI_PROFILE_PROMPT);
+        }
     }
+    cli_profile_take(profile, CLI_PROFILE_GENERATION);
     if (clock.status != FL_OK) {
         *err = clock.error;
         return clock.status;
@@ -128,25 +137,36 @@ static double median(double *v, int n)
     return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
-static fl_status bench(const cli_model *m, fl_error *err)
+/* All runs, of which the first warms up. */
+static fl_status all_runs(const cli_model *m, cli_profile *profile, double *prompt,
+                          double *generate, fl_error *err)
+{
+    int32_t *ids = fl_calloc((size_t)args.prompt, sizeof *ids);
+    int64_t vocab = fl_graph_vocab(fl_model_graph(m->model));
+    fl_status s = ids ? FL_OK : fl_fail(err, FL_NOMEM, "no memory for the prompt");
+    for (int r = -1; r < args.repeats && s == FL_OK; r++) {
+        int to = r < 0 ? 0 : r;
+        s = one_run(m, profile, ids, vocab, &prompt[to], &generate[to], err);
+        if (r < 0 && args.profile && s == FL_OK)
+            s = cli_profile_begin(profile, m->engine, fl_model_graph(m->model), err);
+    }
+    fl_free(ids);
+    return s;
+}
+
+static fl_status bench(const cli_model *m, cli_profile *profile, fl_error *err)
 {
     const fl_graph *g = fl_model_graph(m->model);
-    int64_t vocab = fl_graph_vocab(g);
-    int32_t *ids = fl_calloc((size_t)args.prompt, sizeof *ids);
     double prompt[100], generate[100];
-    fl_status s = ids ? FL_OK : fl_fail(err, FL_NOMEM, "no memory for the prompt");
-    for (int r = -1; r < args.repeats && s == FL_OK; r++) /* the first run warms up */
-        s = one_run(m, ids, vocab, &prompt[r < 0 ? 0 : r], &generate[r < 0 ? 0 : r], err);
-    fl_free(ids);
-    FL_TRY(s);
+    FL_TRY(all_runs(m, profile, prompt, generate, err));
     fl_machine machine;
     FL_TRY(cli_machine(args.common.threads, &machine, err));
-    fl_sizes sizes = {
+    fl_sizes decoded = {
         .rows = args.batch, .logits = args.batch, .context = args.prompt + args.generate / 2};
-    fl_cost cost = fl_graph_cost(g, &sizes);
+    fl_sizes prompts = {.rows = args.prompt, .logits = 1, .context = args.prompt / 2 + 1};
+    fl_cost cost = fl_graph_cost(g, &decoded);
     double bytes = (cost.weight_bytes + cost.state_bytes) / args.batch;
-    sizes = (fl_sizes){.rows = args.prompt, .logits = 1, .context = args.prompt / 2 + 1};
-    double flops = fl_graph_cost(g, &sizes).flops / (double)args.prompt;
+    double flops = fl_graph_cost(g, &prompts).flops / (double)args.prompt;
     double p = median(prompt, args.repeats), n = median(generate, args.repeats);
     if (args.common.json) {
         printf("{\"prompt_tokens\": %lld, \"generated_tokens\": %lld, \"batch\": %d, "
@@ -170,13 +190,20 @@ static fl_status bench(const cli_model *m, fl_error *err)
     if (machine.bf16 > 0)
         printf(", %.0f %% of BF16's", 100 * flops * p / machine.bf16);
     printf("\n");
-    return FL_OK;
+    if (!args.profile)
+        return FL_OK;
+    double runs = args.repeats, steps = runs * (double)(args.generate - 1);
+    printf("\nA prompt\n");
+    FL_TRY(cli_profile_print(profile, CLI_PROFILE_PROMPT, runs * args.batch, &prompts, err));
+    printf("\nA step of generation\n");
+    return cli_profile_print(profile, CLI_PROFILE_GENERATION, steps, &decoded, err);
 }
 
 int cmd_bench(int argc, char **argv)
 {
     fl_error err = {0};
     cli_model m;
+    cli_profile profile = {0};
     if (argc > 1 && strcmp(argv[1], "machine") == 0)
         return cmd_bench_machine(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "serve") == 0)
@@ -187,7 +214,8 @@ int cmd_bench(int argc, char **argv)
     fl_engine_options eo = {.max_seqs = args.batch};
     fl_status s = cli_open(args.model, &args.common, FL_OPEN_DATA, &eo, &m, &err);
     if (s == FL_OK)
-        s = bench(&m, &err);
+        s = bench(&m, &profile, &err);
+    cli_profile_end(&profile);
     cli_close(&m);
     return s == FL_OK ? 0 : cli_report(&err);
 }

@@ -214,6 +214,11 @@ const fl_plan *fl_engine_plan(const fl_engine *e)
     return e->plan;
 }
 
+void fl_engine_profile(fl_engine *e, int64_t *us)
+{
+    fl_plan_profile(e->plan, us);
+}
+
 const char *fl_engine_device(const fl_engine *e)
 {
     return e->device_text;

@@ -192,6 +192,7 @@ void fl_engine_forget(fl_engine *e); /* all prefixes in memory that nothing aliv
 FL_MUST_CHECK fl_status fl_engine_save_prefixes(fl_engine *e, int64_t *n, fl_error *err);
 fl_state *fl_engine_state(fl_engine *e);
 const fl_plan *fl_engine_plan(const fl_engine *e);
+void fl_engine_profile(fl_engine *e, int64_t *us); /* fl_plan_profile of its plan */
 /* Where it runs, and why not elsewhere: "cuda:0 NVIDIA H200, 139.8 GiB", "cpu (no GPU: ...)". */
 const char *fl_engine_device(const fl_engine *e);
 

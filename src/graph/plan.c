@@ -89,6 +89,7 @@ static void add_items(fl_plan *p, const fl_place *place)
         if (node->op->view)
             continue;
         add_item(p, node, p->kernels[i], place);
+        p->items[p->n_items - 1].node = (int)i;
         for (int k = 0; k < node->n_out; k++)
             add_taps(p, &p->items[p->n_items - 1], node->out[k], place);
     }
@@ -229,6 +230,11 @@ size_t fl_plan_workspace_bytes(const fl_plan *p)
 size_t fl_plan_device_bytes(const fl_plan *p)
 {
     return p->device_bytes;
+}
+
+void fl_plan_profile(fl_plan *p, int64_t *us)
+{
+    p->us = us;
 }
 
 int fl_plan_calls(const fl_plan *p)

@@ -41,6 +41,11 @@ size_t fl_plan_device_bytes(const fl_plan *p);    /* what prepare takes of the d
 int fl_plan_calls(const fl_plan *p);              /* nodes that are not views */
 const fl_kernel *fl_plan_kernel(const fl_plan *p, int node); /* chosen for graph node; NULL: view */
 
+/* From now on a step on the host adds the microseconds of every call to us[its graph node], from
+ * the last barrier of the call before to its own; us has fl_graph_nodes entries, and stays the
+ * caller's.  NULL ends it. */
+void fl_plan_profile(fl_plan *p, int64_t *us);
+
 /* Runs one step on the pool, which has at most limits.n_threads threads.  FL_ARGUMENT, and nothing
  * was run, when the step breaks a limit or contradicts itself (token ids and page numbers are the
  * engine's to check).  Nodes over logit rows are left out of a step without logits, and so are

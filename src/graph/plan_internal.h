@@ -23,6 +23,7 @@ typedef struct fl_plan_tap {
 
 typedef struct fl_plan_item { /* one kernel call and the taps that follow it */
     fl_call call;
+    int node;         /* of the graph */
     bool logits_only; /* nothing to do in a step without logits */
     int first_tap, n_taps;
 } fl_plan_item;
@@ -48,6 +49,7 @@ struct fl_plan {
     size_t value_bytes, gather_bytes, worker_bytes, shared_bytes, workspace_bytes;
     unsigned char *workspace; /* NULL: not prepared */
     const fl_arg *logits;     /* NULL: the graph has none */
+    int64_t *us;              /* [nodes] of fl_plan_profile; NULL: nobody asks */
 
     /* With a device the workspace is there, and so are copies of the constants. */
     fl_device *device;

@@ -3,6 +3,8 @@
  * because a kernel trusts it. */
 #include "graph/plan_internal.h"
 
+#include "base/clock.h"
+
 /* ---- the step ---- */
 
 static fl_status check_counts(const fl_plan *p, const fl_step *s, fl_error *err)
@@ -79,6 +81,14 @@ static void show_taps(const fl_walk *w, const fl_plan_item *item)
     }
 }
 
+/* Books the time since *then on a node. */
+static void book(int64_t *us, int node, int64_t *then)
+{
+    int64_t now = fl_clock_us();
+    us[node] += now - *then;
+    *then = now;
+}
+
 static void work(void *ctx, int thread, int n_threads)
 {
     const fl_walk *w = ctx;
@@ -90,6 +100,7 @@ static void work(void *ctx, int thread, int n_threads)
         .scratch = scratch + (size_t)thread * p->worker_bytes,
         .shared = scratch + (size_t)p->limits.n_threads * p->worker_bytes,
     };
+    int64_t *us = thread == 0 ? p->us : NULL, then = us ? fl_clock_us() : 0;
     for (int i = 0; i < p->n_items; i++) {
         const fl_plan_item *item = &p->items[i];
         if (item->logits_only && w->step->n_logits == 0)
@@ -98,6 +109,8 @@ static void work(void *ctx, int thread, int n_threads)
             item->call.kernel->run(&item->call, w->step, phase, &worker);
             fl_pool_barrier(w->pool);
         }
+        if (us)
+            book(us, item->node, &then);
         if (w->tap && item->n_taps) {
             if (thread == 0)
                 show_taps(w, item);

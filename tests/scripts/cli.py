@@ -234,6 +234,14 @@ def test_bench():
     out = run_json("bench", TINY, "-p", "64", "-n", "8", "-r", "1", "--batch", "2")
     assert out["prompt_tokens_per_second"] > 0 and out["generation_tokens_per_second"] > 0
     assert out["bytes_per_token"] > 1e6 and out["machine"]["memory"] > 1e6
+    text = run("bench", TINY, "-p", "64", "-n", "8", "-r", "1", "--profile").stdout
+    parts = text.split("microseconds")[1:]
+    assert len(parts) == 2, text
+    for part in parts:
+        lines = [line.split() for line in part.splitlines()]
+        times = [float(line[0]) for line in lines if "delta_rule" in line or "linear" in line]
+        whole = float(next(line[0] for line in lines if line[1:] == ["in", "all"]))
+        assert len(times) >= 2 and 0 < sum(times) < whole, text
 
 
 def test_bench_machine():
