@@ -1,9 +1,13 @@
+#define _GNU_SOURCE
 #include "base/mem.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+enum { HUGE_PAGE = 2 << 20, HUGE_FROM = 2 * HUGE_PAGE }; /* bytes */
 
 static atomic_long count;
 static atomic_long fail_at; /* value of count at which an allocation fails; 0 = never */
@@ -84,4 +88,19 @@ void *fl_alloc_aligned(size_t bytes, size_t align)
 void fl_free_aligned(void *p)
 {
     free(p);
+}
+
+void *fl_alloc_large(size_t bytes, void **raw)
+{
+    size_t align = bytes >= HUGE_FROM ? HUGE_PAGE : FL_CACHE_LINE, all;
+    *raw = NULL;
+    if (__builtin_add_overflow(bytes, align - 1, &all))
+        return NULL;
+    *raw = fl_calloc(1, all); /* large memory comes from the system, which zeroes it when touched */
+    if (!*raw)
+        return NULL;
+    uintptr_t p = ((uintptr_t)*raw + align - 1) & ~(uintptr_t)(align - 1);
+    if (align == HUGE_PAGE)
+        (void)madvise((void *)p, bytes & ~(size_t)(HUGE_PAGE - 1), MADV_HUGEPAGE);
+    return (void *)p;
 }

@@ -21,6 +21,12 @@ void fl_free(void *p);
 void *fl_alloc_aligned(size_t bytes, size_t align);
 void fl_free_aligned(void *p);
 
+/* Zeroed memory for what is large and lives long (caches, workspaces, converted weights), aligned
+ * to FL_CACHE_LINE and not touched: on a machine with several memory nodes a page comes to lie at
+ * the processor that first writes it.  From a few megabytes on the system is asked for huge pages,
+ * which is only a hint.  *raw is what fl_free takes. */
+void *fl_alloc_large(size_t bytes, void **raw);
+
 /* Failure injection for tests.  fl_mem_fail_at(n): the n-th allocation from now (1 = the next)
  * fails, once; 0 switches the injection off.  fl_mem_count: allocations since the start. */
 void fl_mem_fail_at(long n);

@@ -2,10 +2,12 @@
 #include "base/pool.h"
 
 #include "base/mem.h"
+#include "base/nodes.h"
 
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -101,6 +103,26 @@ void fl_pool_run(fl_pool *p, fl_task task, void *ctx)
     fl_pool_barrier(p);
 }
 
+/* On a machine with several memory nodes every worker but the caller's thread, which is not ours,
+ * stays on one processor (nodes.h). */
+static void settle(const fl_pool *p)
+{
+    unsigned char allowed[FL_MAX_CPUS];
+    int cpus[FL_MAX_CPUS];
+    cpu_set_t set;
+    if (p->n > FL_MAX_CPUS || sched_getaffinity(0, sizeof set, &set) != 0)
+        return;
+    for (int i = 0; i < FL_MAX_CPUS; i++)
+        allowed[i] = CPU_ISSET(i, &set) != 0;
+    if (fl_nodes_spread(FL_NODES_ROOT, allowed, p->n, cpus) < 2)
+        return;
+    for (int i = 1; i < p->n; i++) {
+        CPU_ZERO(&set);
+        CPU_SET(cpus[i], &set);
+        (void)pthread_setaffinity_np(p->workers[i - 1].id, sizeof set, &set); /* a hint */
+    }
+}
+
 fl_status fl_pool_create(int n_threads, fl_pool **out, fl_error *err)
 {
     *out = NULL;
@@ -124,6 +146,7 @@ fl_status fl_pool_create(int n_threads, fl_pool **out, fl_error *err)
             return fl_fail(err, FL_NOMEM, "cannot start thread %d of %d", i, n_threads);
         }
     }
+    settle(p);
     *out = p;
     return FL_OK;
 }

@@ -57,7 +57,7 @@ void fl_graph_destroy(fl_graph *g)
     fl_strmap_free(&g->const_names);
     fl_strmap_free(&g->state_names);
     for (size_t i = 0; i < g->blocks.n; i++)
-        fl_free_aligned(g->blocks.data[i]);
+        fl_free(g->blocks.data[i]);
     fl_vec_free(&g->blocks);
     fl_arena_free(&g->arena);
     fl_free(g);

@@ -10,10 +10,7 @@
 
 #include <sys/mman.h>
 
-enum {
-    MIN_ROWS = 64,      /* smaller matrices are not worth a rounding */
-    HUGE_PAGE = 2 << 20 /* bytes */
-};
+enum { MIN_ROWS = 64 }; /* smaller matrices are not worth a rounding */
 
 typedef struct weight {
     bool linear, other; /* read by a product to narrow; read by something else */
@@ -65,11 +62,10 @@ static fl_status narrow(fl_graph *g, fl_value *v, fl_pool *pool, fl_error *err)
     if (from->data) {
         int64_t factors = fl_tensor_bytes(t) / (FL_Q8_BLOCK + (int64_t)sizeof(float));
         size_t bytes = (size_t)fl_tensor_bytes(t);
-        char *data = fl_alloc_aligned(bytes, bytes >= HUGE_PAGE ? HUGE_PAGE : FL_CACHE_LINE);
-        if (data && bytes >= HUGE_PAGE)
-            (void)madvise(data, bytes, MADV_HUGEPAGE); /* fewer address look-ups; only a hint */
-        if (!data || !fl_vec_push(&g->blocks, data)) {
-            fl_free_aligned(data);
+        void *raw;
+        char *data = fl_alloc_large(bytes, &raw);
+        if (!data || !fl_vec_push(&g->blocks, raw)) {
+            fl_free(raw);
             return fl_graph_nomem(err);
         }
         t->data = data;

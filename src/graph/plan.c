@@ -200,7 +200,7 @@ fl_status fl_plan_prepare(fl_plan *p, fl_error *err)
     if (p->device)
         FL_TRY(fl_plan_device_prepare(p, err));
     else
-        p->workspace = fl_alloc_aligned(p->workspace_bytes, FL_CACHE_LINE);
+        p->workspace = fl_alloc_large(p->workspace_bytes, &p->raw);
     if (!p->workspace)
         return fl_fail(err, FL_NOMEM,
                        "no memory for a workspace of %zu bytes; fewer rows per step need less",
@@ -216,8 +216,7 @@ void fl_plan_destroy(fl_plan *p)
 {
     if (!p)
         return;
-    if (!p->device)
-        fl_free_aligned(p->workspace);
+    fl_free(p->raw);
     fl_arena_free(&p->arena);
     fl_free(p);
 }

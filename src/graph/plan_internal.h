@@ -48,6 +48,7 @@ struct fl_plan {
      * then shared scratch.  Every part starts at a multiple of FL_CACHE_LINE. */
     size_t value_bytes, gather_bytes, worker_bytes, shared_bytes, workspace_bytes;
     unsigned char *workspace; /* NULL: not prepared */
+    void *raw;                /* in host memory: the allocation that it lies in */
     const fl_arg *logits;     /* NULL: the graph has none */
     int64_t *us;              /* [nodes] of fl_plan_profile; NULL: nobody asks */
 

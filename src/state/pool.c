@@ -15,12 +15,9 @@ fl_status fl_pools_alloc(fl_state *st, fl_error *err)
         if (d) {
             FL_TRY(d->fn->alloc(d, bytes, &base, err));
         } else {
-            /* fl_calloc leaves large memory to the system untouched: a cache costs what is used. */
-            st->info[i].raw = base = fl_calloc(1, bytes + FL_CACHE_LINE);
+            base = fl_alloc_large(bytes, &st->info[i].raw); /* a cache costs what is used */
             if (!base)
                 return FL_NOMEM;
-            uintptr_t line = (uintptr_t)base + FL_CACHE_LINE - 1;
-            base = (void *)(line & ~(uintptr_t)(FL_CACHE_LINE - 1));
         }
         st->pools[i] = (fl_state_pool){base, st->info[i].item_bytes};
     }

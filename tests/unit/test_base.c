@@ -1,4 +1,5 @@
 /* The base room: failure text, arenas, maps, vectors, the pool. */
+#define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,6 +9,8 @@
 
 #include "base/arena.h"
 #include "base/file.h"
+#include "base/mem.h"
+#include "base/nodes.h"
 #include "base/pool.h"
 #include "base/status.h"
 #include "base/strmap.h"
@@ -15,6 +18,9 @@
 
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static void test_error_prefix(void **state)
 {
@@ -180,6 +186,76 @@ static void test_file(void **state)
     fl_vec_free(&b);
 }
 
+static void write_file(const char *root, const char *name, const char *text)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void test_nodes(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"online", "node0/cpulist", "node1/cpulist",
+                                        "node2/cpulist"};
+    char root[] = "/tmp/fl-nodes-XXXXXX", path[256];
+    unsigned char allowed[FL_MAX_CPUS] = {0};
+    int cpus[8];
+    assert_non_null(mkdtemp(root));
+    assert_int_equal(fl_nodes_spread(root, allowed, 1, cpus), 0); /* not described */
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s/node%d", root, i);
+        assert_int_equal(mkdir(path, 0700), 0);
+    }
+    write_file(root, names[0], "0-2\n");
+    write_file(root, names[1], "0-3\n");
+    write_file(root, names[2], "\n"); /* memory without processors */
+    write_file(root, names[3], "4-6,9\n");
+    memset(allowed, 1, 10);
+    assert_int_equal(fl_nodes_spread(root, allowed, 4, cpus), 2);
+    assert_memory_equal(cpus, ((int[]){0, 1, 4, 5}), 4 * sizeof *cpus);
+    assert_int_equal(fl_nodes_spread(root, allowed, 8, cpus), 2);
+    assert_memory_equal(cpus, ((int[]){0, 1, 2, 3, 4, 5, 6, 9}), 8 * sizeof *cpus);
+    allowed[1] = allowed[2] = allowed[3] = 0; /* an equal share does not fit node 0 */
+    assert_int_equal(fl_nodes_spread(root, allowed, 5, cpus), 2);
+    assert_memory_equal(cpus, ((int[]){0, 4, 5, 6, 9}), 5 * sizeof *cpus);
+    assert_int_equal(fl_nodes_spread(root, allowed, 6, cpus), 0); /* more than there are */
+    allowed[0] = 0;
+    assert_int_equal(fl_nodes_spread(root, allowed, 2, cpus), 1);
+    write_file(root, names[1], "0-x\n");
+    assert_int_equal(fl_nodes_spread(root, allowed, 2, cpus), 0);
+    for (int i = 3; i >= 0; i--) {
+        snprintf(path, sizeof path, "%s/%s", root, names[i]);
+        assert_int_equal(unlink(path), 0);
+        snprintf(path, sizeof path, "%s/node%d", root, i);
+        rmdir(path); /* there is one less than there are files */
+    }
+    assert_int_equal(rmdir(root), 0);
+}
+
+static void test_large(void **state)
+{
+    (void)state;
+    for (size_t bytes = 1; bytes < (64u << 20); bytes = bytes * 5 + 3) {
+        void *raw;
+        unsigned char *p = fl_alloc_large(bytes, &raw);
+        assert_non_null(p);
+        assert_int_equal((uintptr_t)p % FL_CACHE_LINE, 0);
+        assert_true(p[0] == 0 && p[bytes / 2] == 0 && p[bytes - 1] == 0);
+        memset(p, 1, bytes);
+        fl_free(raw);
+    }
+    void *raw;
+    assert_null(fl_alloc_large(SIZE_MAX, &raw));
+    assert_null(raw);
+    fl_mem_fail_at(1);
+    assert_null(fl_alloc_large(100, &raw));
+    fl_mem_fail_at(0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -188,6 +264,8 @@ int main(void)
         cmocka_unit_test(test_arena),
         cmocka_unit_test(test_strmap),
         cmocka_unit_test(test_vec_survives_failure),
+        cmocka_unit_test(test_nodes),
+        cmocka_unit_test(test_large),
         cmocka_unit_test(test_pool),
         cmocka_unit_test(test_split_covers),
         cmocka_unit_test(test_file),
