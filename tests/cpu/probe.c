@@ -81,7 +81,35 @@ static void run_sums(ARGS)
         memcpy(&out[i], &m, sizeof m);
 }
 
+static void run_bits(ARGS)
+{
+    LOAD;
+    uint32_t bits = vm_bits(vf_lt(a, b));
+    for (int i = 0; i < 16; i++)
+        memcpy(&out[i], &bits, sizeof bits);
+}
+
+/* 16 rows of four elements with a gap between them; every element is in some round. */
+static void run_columns(ARGS)
+{
+    LOAD;
+    float in[16 * 5], turned[4 * 16];
+    for (int r = 0; r < 16; r++)
+        memcpy(in + 5 * r,
+               r % 3 == 0   ? pa + r % 12
+               : r % 3 == 1 ? pb + r % 12
+                            : pc + r % 12,
+               4 * sizeof *in);
+    for (int r = 0; r < 16; r += FL_PART)
+        vp_columns(in + 5 * r, 5, turned + r, 16);
+    for (int i = 0; i < 16; i++)
+        out[i] = turned[(i + count) % 4 * 16 + i];
+}
+
 #define ROW(name, arity, value) {#name, arity, run_##name},
 extern const fl_probe FL_CPU_NAME(fl_probes)[];
-const fl_probe FL_CPU_NAME(fl_probes)[] = {
-    PROBES(ROW){"storen", 3, run_storen}, {"sums", 3, run_sums}, {0}};
+const fl_probe FL_CPU_NAME(fl_probes)[] = {PROBES(ROW){"storen", 3, run_storen},
+                                           {"sums", 3, run_sums},
+                                           {"bits", 2, run_bits},
+                                           {"columns", 3, run_columns},
+                                           {0}};

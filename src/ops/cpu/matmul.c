@@ -3,10 +3,6 @@
 
 #include "ops/cpu/simd.h"
 
-#if defined(__SSE__)
-#include <xmmintrin.h>
-#endif
-
 /* Rows and vectors of a tile: as many accumulators as the registers hold. */
 #if defined(__AVX512F__)
 enum { TILE_M = 4, TILE_N = 4 };
@@ -65,34 +61,26 @@ void fl_matmul(int64_t m, int nv, int64_t k, const float *a, int64_t lda, const 
         column(m, 1, k, a, lda, b + j * FL_LANES, ldb, c + j * FL_LANES, ldc, add);
 }
 
-/* A strip of four rows becomes four columns. */
-static void strip(int64_t width, const float *in, int64_t ldi, float *out, int64_t ldo)
-{
-    int64_t l = 0;
-#if defined(__SSE__)
-    for (; l + 4 <= width; l += 4) {
-        __m128 r0 = _mm_loadu_ps(in + l), r1 = _mm_loadu_ps(in + ldi + l);
-        __m128 r2 = _mm_loadu_ps(in + 2 * ldi + l), r3 = _mm_loadu_ps(in + 3 * ldi + l);
-        _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
-        _mm_storeu_ps(out + l * ldo, r0);
-        _mm_storeu_ps(out + (l + 1) * ldo, r1);
-        _mm_storeu_ps(out + (l + 2) * ldo, r2);
-        _mm_storeu_ps(out + (l + 3) * ldo, r3);
-    }
-#endif
-    for (; l < width; l++) {
-        for (int r = 0; r < 4; r++)
-            out[l * ldo + r] = in[r * ldi + l];
-    }
-}
-
 void fl_transpose(int n, int64_t width, const float *in, int64_t ldi, float *out, int64_t ldo)
 {
-    int r = 0, end = (n + FL_LANES - 1) / FL_LANES * FL_LANES;
-    for (; r + 4 <= n; r += 4)
-        strip(width, in + r * ldi, ldi, out + r, ldo);
-    for (; r < end; r++) {
-        for (int64_t l = 0; l < width; l++)
-            out[l * ldo + r] = r < n ? in[r * ldi + l] : 0.0f;
+    int end = (n + FL_LANES - 1) / FL_LANES * FL_LANES;
+    for (int r = 0; r < end; r += FL_PART) {
+        const float *rows = in + r * ldi;
+        int m = r < n ? n - r : 0;
+        int64_t l = 0;
+        if (m >= FL_PART) {
+            m = FL_PART;
+            for (; l + 4 <= width; l += 4)
+                vp_columns(rows + l, ldi, out + l * ldo + r, ldo);
+        }
+        for (; l < width; l += 4) { /* fewer rows or columns: by way of a full tile */
+            float tile[FL_PART * 4] = {0}, turned[4 * FL_PART];
+            size_t columns = width - l < 4 ? (size_t)(width - l) : 4;
+            for (int i = 0; i < m; i++)
+                memcpy(tile + 4 * i, rows + i * ldi + l, columns * sizeof *tile);
+            vp_columns(tile, 4, turned, FL_PART);
+            for (size_t c = 0; c < columns; c++)
+                vp_store(out + (l + (int64_t)c) * ldo + r, vp_load(turned + c * FL_PART));
+        }
     }
 }

@@ -54,6 +54,11 @@ FL_INLINE vm vm_not(vm a)
     return (vm){_mm256_xor_ps(a.lo, ones), _mm256_xor_ps(a.hi, ones)};
 }
 
+FL_INLINE uint32_t vm_bits(vm a)
+{
+    return (uint32_t)_mm256_movemask_ps(a.lo) | (uint32_t)_mm256_movemask_ps(a.hi) << 8;
+}
+
 FL_INLINE vf vf_set1(float x)
 {
     return (vf){_mm256_set1_ps(x), _mm256_set1_ps(x)};
@@ -271,9 +276,30 @@ FL_INLINE vm vi_eq(vi a, vi b)
 typedef __m256 vp;
 enum { FL_PART = 8 };
 #define vp_zero _mm256_setzero_ps
+#define vp_set1 _mm256_set1_ps
 #define vp_load _mm256_loadu_ps
 #define vp_store _mm256_storeu_ps
 #define vp_fma _mm256_fmadd_ps
+#define vp_max _mm256_max_ps
+
+/* Four elements of the rows at p and p + ld. */
+FL_INLINE __m256 vp_quads(const float *p, int64_t ld)
+{
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + ld), 1);
+}
+FL_INLINE void vp_columns(const float *in, int64_t ldi, float *out, int64_t ldo)
+{
+    __m256 a = vp_quads(in, 4 * ldi), b = vp_quads(in + ldi, 4 * ldi);
+    __m256 c = vp_quads(in + 2 * ldi, 4 * ldi), d = vp_quads(in + 3 * ldi, 4 * ldi);
+    __m256d ab = _mm256_castps_pd(_mm256_unpacklo_ps(a, b));
+    __m256d cd = _mm256_castps_pd(_mm256_unpacklo_ps(c, d));
+    vp_store(out, _mm256_castpd_ps(_mm256_unpacklo_pd(ab, cd)));
+    vp_store(out + ldo, _mm256_castpd_ps(_mm256_unpackhi_pd(ab, cd)));
+    ab = _mm256_castps_pd(_mm256_unpackhi_ps(a, b));
+    cd = _mm256_castps_pd(_mm256_unpackhi_ps(c, d));
+    vp_store(out + 2 * ldo, _mm256_castpd_ps(_mm256_unpacklo_pd(ab, cd)));
+    vp_store(out + 3 * ldo, _mm256_castpd_ps(_mm256_unpackhi_pd(ab, cd)));
+}
 
 #include "ops/cpu/simd_x86.h"
 

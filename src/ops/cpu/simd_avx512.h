@@ -26,6 +26,11 @@ FL_INLINE vm vm_not(vm a)
     return (vm)~a;
 }
 
+FL_INLINE uint32_t vm_bits(vm a)
+{
+    return a;
+}
+
 FL_INLINE vf vf_zero(void)
 {
     return _mm512_setzero_ps();
@@ -248,9 +253,33 @@ FL_INLINE __m256i vi_high(vi a)
 typedef vf vp;
 enum { FL_PART = 16 };
 #define vp_zero vf_zero
+#define vp_set1 vf_set1
 #define vp_load vf_load
 #define vp_store vf_store
 #define vp_fma vf_fma
+#define vp_max vf_max
+
+/* Four elements of the rows at p, p + ld, p + 2 ld and p + 3 ld. */
+FL_INLINE vf vf_quads(const float *p, int64_t ld)
+{
+    vf a = _mm512_castps128_ps512(_mm_loadu_ps(p));
+    a = _mm512_mask_broadcast_f32x4(a, 0x00f0, _mm_loadu_ps(p + ld));
+    a = _mm512_mask_broadcast_f32x4(a, 0x0f00, _mm_loadu_ps(p + 2 * ld));
+    return _mm512_mask_broadcast_f32x4(a, 0xf000, _mm_loadu_ps(p + 3 * ld));
+}
+FL_INLINE void vp_columns(const float *in, int64_t ldi, float *out, int64_t ldo)
+{
+    vf a = vf_quads(in, 4 * ldi), b = vf_quads(in + ldi, 4 * ldi);
+    vf c = vf_quads(in + 2 * ldi, 4 * ldi), d = vf_quads(in + 3 * ldi, 4 * ldi);
+    __m512d ab = _mm512_castps_pd(_mm512_unpacklo_ps(a, b));
+    __m512d cd = _mm512_castps_pd(_mm512_unpacklo_ps(c, d));
+    vf_store(out, _mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)));
+    vf_store(out + ldo, _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
+    ab = _mm512_castps_pd(_mm512_unpackhi_ps(a, b));
+    cd = _mm512_castps_pd(_mm512_unpackhi_ps(c, d));
+    vf_store(out + 2 * ldo, _mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)));
+    vf_store(out + 3 * ldo, _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
+}
 
 #include "ops/cpu/simd_x86.h"
 

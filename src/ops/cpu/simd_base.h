@@ -52,6 +52,13 @@ FL_INLINE vm vm_not(vm a)
 {
     FL_EACH(vm, ~a.x[i]);
 }
+FL_INLINE uint32_t vm_bits(vm a)
+{
+    uint32_t bits = 0;
+    for (int i = 0; i < 16; i++)
+        bits |= (uint32_t)(a.x[i] != 0) << i;
+    return bits;
+}
 
 FL_INLINE vf vf_set1(float x)
 {
@@ -274,9 +281,18 @@ FL_INLINE int32_t vi_hmax(vi a)
 typedef vf vp;
 enum { FL_PART = 16 };
 #define vp_zero vf_zero
+#define vp_set1 vf_set1
 #define vp_load vf_load
 #define vp_store vf_store
 #define vp_fma vf_fma
+#define vp_max vf_max
+FL_INLINE void vp_columns(const float *in, int64_t ldi, float *out, int64_t ldo)
+{
+    for (int r = 0; r < FL_PART; r++) {
+        for (int l = 0; l < 4; l++)
+            out[l * ldo + r] = in[r * ldi + l];
+    }
+}
 
 #undef FL_EACH
 

@@ -1,0 +1,47 @@
+/* The scores of index_select: blocks of cached keys brought into lanes, and the scores of a row for
+ * the keys of a block. */
+#ifndef FL_OPS_CPU_INDEX_SCORE_H
+#define FL_OPS_CPU_INDEX_SCORE_H
+
+#include "ops/cpu/cpu_internal.h"
+#include "ops/cpu/room.h"
+
+enum { FL_INDEX_BLOCK = FL_PAGE_TOKENS };
+
+typedef struct fl_index {
+    const fl_step *step;
+    const fl_arg *q, *w, *out;
+    const fl_state_pool *pool;
+    int64_t heads, d;
+    int32_t topk;
+    float scale;
+} fl_index;
+
+/* A row of the step made ready: queries as they are, weights times the scale. */
+typedef struct fl_index_query {
+    const float *q; /* [heads][d] */
+    float *weights; /* [heads] */
+} fl_index_query;
+
+#define fl_index_cut_keys FL_CPU_NAME(fl_index_cut_keys)
+#define fl_index_cut_query FL_CPU_NAME(fl_index_cut_query)
+#define fl_index_ready FL_CPU_NAME(fl_index_ready)
+#define fl_index_load FL_CPU_NAME(fl_index_load)
+#define fl_index_score FL_CPU_NAME(fl_index_score)
+
+/* Room for a block of keys, and for a row; q is the type of the queries. */
+float *fl_index_cut_keys(fl_room *r, const fl_type *q);
+void fl_index_cut_query(fl_room *r, const fl_type *q, fl_index_query *out);
+
+void fl_index_ready(const fl_index *x, int32_t row, fl_index_query *out);
+
+/* Brings n keys (at most FL_INDEX_BLOCK) from position pos on, of one page, into lanes. */
+void fl_index_load(const fl_index *x, const fl_seq_rows *seq, int64_t pos, int n, float *keys);
+
+/* scores[0..n) of the keys of a block, NaN as -inf; what follows up to the next multiple of 16 may
+ * be anything.  A score depends on its row and its key alone: the dot product runs over d in
+ * ascending order, the sum over the heads likewise. */
+void fl_index_score(const fl_index *x, const fl_index_query *query, const float *keys, int n,
+                    float *scores);
+
+#endif
