@@ -51,6 +51,7 @@ static const struct argp argp = {
  * operator may use different kernels (weight types), so pairs are listed. */
 typedef struct used {
     const char *op, *kernel, *isa;
+    const char *on_host; /* why the processor runs it for a device; NULL: it does not */
     int nodes;
     bool supported;
 } used;
@@ -62,13 +63,14 @@ static fl_status list_operators(const fl_graph *g, const fl_plan *plan, used_lis
     for (int i = 0; i < fl_graph_nodes(g); i++) {
         fl_node_view n = fl_graph_node_view(g, i);
         const fl_kernel *k = fl_plan_kernel(plan, i);
-        const char *kernel = k ? k->name : "(no work)";
+        const char *kernel = k ? k->name : "(no work)", *on_host = fl_plan_on_host(plan, i);
         size_t at = 0;
-        while (at < list->n && (strcmp(list->data[at].op, n.op->name) != 0 ||
-                                strcmp(list->data[at].kernel, kernel) != 0))
+        while (at < list->n &&
+               (strcmp(list->data[at].op, n.op->name) != 0 ||
+                strcmp(list->data[at].kernel, kernel) != 0 || list->data[at].on_host != on_host))
             at++;
         if (at == list->n &&
-            !fl_vec_push(list, ((used){n.op->name, kernel, k ? fl_isa_name(k->isa) : "", 0,
+            !fl_vec_push(list, ((used){n.op->name, kernel, k ? fl_isa_name(k->isa) : "", on_host, 0,
                                        k || n.op->view})))
             return fl_fail(err, FL_NOMEM, "no memory for the report");
         list->data[at].nodes++;
@@ -140,9 +142,10 @@ static void print_text(const cli_model *m, const used_list *ops)
     printf("\nDevice: %s\n", args.place);
     printf("\nOperators (processor: %s)\n", fl_isa_name(fl_cpu_isa()));
     for (size_t i = 0; i < ops->n; i++)
-        printf("  %-14s %5d nodes  %s%s%s%s\n", ops->data[i].op, ops->data[i].nodes,
+        printf("  %-14s %5d nodes  %s%s%s%s%s%s\n", ops->data[i].op, ops->data[i].nodes,
                ops->data[i].kernel, *ops->data[i].isa ? " (" : "", ops->data[i].isa,
-               *ops->data[i].isa ? ")" : "");
+               *ops->data[i].isa ? ")" : "", ops->data[i].on_host ? " on the processor: " : "",
+               ops->data[i].on_host ? ops->data[i].on_host : "");
     printf("\nWeights\n");
     for (size_t i = 0; i < fl_model_parts(m->model); i++) {
         fl_part p = fl_model_part(m->model, i);
@@ -199,10 +202,14 @@ static void print_json(const cli_model *m, const used_list *ops)
         json_text(fl_model_layer_kind(m->model, i));
     }
     printf("], \"operators\": [");
-    for (size_t i = 0; i < ops->n; i++)
-        printf("%s{\"op\": \"%s\", \"nodes\": %d, \"supported\": %s, \"kernel\": \"%s\"}",
-               i ? ", " : "", ops->data[i].op, ops->data[i].nodes,
-               ops->data[i].supported ? "true" : "false", ops->data[i].kernel);
+    for (size_t i = 0; i < ops->n; i++) {
+        const used *o = &ops->data[i];
+        printf("%s{\"op\": \"%s\", \"nodes\": %d, \"supported\": %s, \"kernel\": \"%s\"",
+               i ? ", " : "", o->op, o->nodes, o->supported ? "true" : "false", o->kernel);
+        if (o->on_host)
+            printf(", \"on_processor\": \"%s\"", o->on_host);
+        printf("}");
+    }
     printf("], \"parts\": [");
     for (size_t i = 0; i < fl_model_parts(m->model); i++) {
         fl_part p = fl_model_part(m->model, i);

@@ -1,11 +1,13 @@
 /* firstlight plan MODEL|config.json: what a model will need, before anything is loaded. */
 #include "cli/cli.h"
+#include "ops/device.h"
 
 static struct plan_args {
     cli_common common;
     const char *model;
     int sessions;
     double ram;
+    char place[200]; /* with --device: where it would run, and why not elsewhere */
 } args = {.sessions = 1};
 
 enum { OPT_SESSIONS = 0x200, OPT_RAM };
@@ -48,11 +50,12 @@ static void print_json(const fl_model *m, const fl_engine_memory *mem, int64_t c
 {
     printf(
         "{\"family\": \"%s\", \"context\": %lld, \"sessions\": %d, \"memory\": {\"weights\": %lld, "
-        "\"workspace\": %lld, \"state\": %lld, \"total\": %lld}, \"bytes_per_token\": "
+        "\"workspace\": %lld, \"state\": %lld, \"total\": %lld, \"device\": %lld}, "
+        "\"bytes_per_token\": "
         "{\"weights\": %.0f, \"state\": %.0f}, \"flops_per_token\": %.0f",
         fl_model_family(m), (long long)context, args.sessions, (long long)mem->weights,
-        (long long)mem->workspace, (long long)mem->state, (long long)mem->total, cost->weight_bytes,
-        cost->state_bytes, cost->flops);
+        (long long)mem->workspace, (long long)mem->state, (long long)mem->total,
+        (long long)mem->device, cost->weight_bytes, cost->state_bytes, cost->flops);
     if (args.ram > 0)
         printf(", \"fits\": %s", (double)mem->total <= args.ram * 1e9 ? "true" : "false");
     printf("}\n");
@@ -72,6 +75,10 @@ static void print_text(const fl_model *m, const fl_engine_memory *mem, int64_t c
     printf("  %-22s %12s\n", "workspace", cli_bytes((double)mem->workspace, b));
     printf("  %-22s %12s\n", "state", cli_bytes((double)mem->state, b));
     printf("  %-22s %12s\n", "total", cli_bytes((double)mem->total, b));
+    if (mem->device)
+        printf("  %-22s %12s\n", "on the device", cli_bytes((double)mem->device, b));
+    if (*args.place)
+        printf("\nDevice: %s\n", args.place);
     printf("\nOne token at the end of that context\n");
     printf("  %-22s %12s\n", "weights read", cli_bytes(cost->weight_bytes, b));
     printf("  %-22s %12s\n", "state read, written", cli_bytes(cost->state_bytes, b));
@@ -87,8 +94,11 @@ int cmd_plan(int argc, char **argv)
 {
     fl_error err = {0};
     cli_model m;
+    fl_device *device = NULL;
     cli_parse(&argp, argc, argv, &args);
     fl_status s = cli_open(args.model, &args.common, FL_OPEN_SURVEY, NULL, &m, &err);
+    if (s == FL_OK && args.common.device)
+        s = fl_device_open(args.common.device, &device, args.place, &err);
     if (s == FL_OK) {
         int64_t context = args.common.context ? args.common.context : fl_model_max_context(m.model);
         fl_engine_options eo = {.threads = args.common.threads,
@@ -96,7 +106,8 @@ int cmd_plan(int argc, char **argv)
                                 .max_context = context,
                                 .fast = args.common.fast,
                                 .isa = FL_ISA_COUNT,
-                                .kernels = args.common.kernels};
+                                .kernels = args.common.kernels,
+                                .given_device = device};
         fl_engine_memory mem;
         s = fl_engine_predict(m.model, &eo, &mem, &err);
         if (s == FL_OK) {
@@ -105,6 +116,8 @@ int cmd_plan(int argc, char **argv)
             (args.common.json ? print_json : print_text)(m.model, &mem, context, &cost);
         }
     }
+    if (device)
+        device->fn->close(device);
     cli_close(&m);
     return s == FL_OK ? 0 : cli_report(&err);
 }

@@ -39,6 +39,11 @@ static fl_status create_arrays(fl_engine *e, fl_error *err)
     return fl_sample_scratch_init(&e->scratch, e->vocab, err);
 }
 
+typedef struct device_terms {
+    int64_t memory; /* to use at most; 0: all */
+    bool insisted;  /* it was asked for by name */
+} device_terms;
+
 /* Before anything is put on the device: what the plan and the state will take must be there. */
 static fl_status reserve(fl_engine *e, const fl_graph *g, int64_t limit, fl_error *err)
 {
@@ -79,26 +84,58 @@ static fl_status create_prefixes(fl_engine *e, const fl_graph *g, fl_error *err)
     return o.dir ? fl_prefix_store_open(e->prefix, &o, &e->store, err) : FL_OK;
 }
 
-static fl_status build(fl_engine *e, const fl_graph *g, int64_t device_memory, fl_error *err)
+/* A device that nobody insisted on must be worth it: if most weights would be read by the host, it
+ * only adds copies.  Whoever names kernels has decided. */
+static fl_status check_share(const fl_engine *e, const fl_graph *g, fl_error *err)
+{
+    const fl_sizes one = {.rows = 1, .logits = 1, .context = 1};
+    double host = 0, all = 0;
+    for (int i = 0; i < fl_graph_nodes(g); i++) {
+        fl_node_view v = fl_graph_node_view(g, i);
+        fl_cost cost = {0};
+        v.op->cost(&v, &one, &cost);
+        all += cost.weight_bytes;
+        host += fl_plan_on_host(e->plan, i) ? cost.weight_bytes : 0;
+    }
+    if (e->sizes.plan.kernels || host <= all / 2)
+        return FL_OK;
+    return fl_fail(err, FL_UNSUPPORTED, "%s has no kernels for %.0f %% of the weights",
+                   e->device->name, 100 * host / all);
+}
+
+/* What the host has to do with a device's steps is part of where the engine runs. */
+static void note_host_calls(fl_engine *e)
+{
+    size_t n = strlen(e->device_text);
+    if (e->device && fl_plan_host_calls(e->plan))
+        snprintf(e->device_text + n, sizeof e->device_text - n,
+                 " (%d of %d calls on the processor)", fl_plan_host_calls(e->plan),
+                 fl_plan_calls(e->plan));
+}
+
+static fl_status build(fl_engine *e, const fl_graph *g, const device_terms *terms, fl_error *err)
 {
     e->sizes.plan.device = e->sizes.state.device = e->device;
-    if (e->device)
-        e->sizes.plan.kernels = NULL;
     FL_TRY(fl_plan_create(g, &e->sizes.plan, &e->plan, err));
+    e->sizes.state.on_host = fl_plan_states_on_host(e->plan);
+    note_host_calls(e);
+    if (e->device && !terms->insisted)
+        FL_TRY(check_share(e, g, err));
     if (e->device)
-        FL_TRY(reserve(e, g, device_memory, err));
+        FL_TRY(reserve(e, g, terms->memory, err));
     FL_TRY(create_state(e, g, err));
     if (e->sizes.max_prefixes)
         FL_TRY(create_prefixes(e, g, err));
     FL_TRY(create_arrays(e, err));
     FL_TRY(fl_plan_prepare(e->plan, err));
-    return fl_pool_create(e->device ? 1 : e->sizes.plan.limits.n_threads, &e->pool, err);
+    bool alone = e->device && !fl_plan_host_calls(e->plan);
+    return fl_pool_create(alone ? 1 : e->sizes.plan.limits.n_threads, &e->pool, err);
 }
 
 /* An engine on this device, which is its own from here on, whatever becomes of it; NULL: on the
  * host.  where: how it calls the place. */
 static fl_status create_on(fl_device *device, const char *where, const fl_graph *g,
-                           const fl_engine_sizes *sizes, int64_t device_memory, fl_engine **out,
+                           const fl_engine_sizes *sizes, const device_terms *terms, fl_engine **out,
                            fl_error *err)
 {
     fl_engine *e = fl_calloc(1, sizeof *e);
@@ -115,7 +152,7 @@ static fl_status create_on(fl_device *device, const char *where, const fl_graph 
         snprintf(e->device_text, sizeof e->device_text, "%s", where);
     else
         snprintf(e->device_text, sizeof e->device_text, "cpu (%s)", where);
-    fl_status s = build(e, g, device_memory, err);
+    fl_status s = build(e, g, terms, err);
     if (s != FL_OK)
         fl_engine_destroy(e);
     else
@@ -140,15 +177,15 @@ fl_status fl_engine_create_graph(const fl_graph *g, int64_t model_context,
             device->fn->close(device);
         return s;
     }
-    if (!device)
-        return create_on(NULL, why, g, &sizes, 0, out, err);
-    s = create_on(device, why, g, &sizes, o->device_memory, out, err);
-    if (s == FL_OK || o->given_device || strcmp(o->device, "auto") != 0)
+    const device_terms terms = {o->device_memory,
+                                o->given_device || (device && strcmp(o->device, "auto") != 0)};
+    s = create_on(device, why, g, &sizes, &terms, out, err);
+    if (s == FL_OK || !device || terms.insisted)
         return s;
     fl_error found = {0};
     fl_error *reason = err ? err : &found;
     snprintf(why, sizeof why, "%.199s", reason->message);
-    return create_on(NULL, why, g, &sizes, 0, out, err);
+    return create_on(NULL, why, g, &sizes, &terms, out, err);
 }
 
 void fl_engine_destroy(fl_engine *e)

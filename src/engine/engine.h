@@ -40,8 +40,8 @@ typedef struct fl_engine_options {
     fl_isa isa;           /* highest level to use; FL_ISA_COUNT: this machine's */
     const char *kernels;  /* fl_plan_options.kernels */
     /* Where to run (ops/device.h): "auto" takes a GPU that can run the model and has room for it,
-     * else the CPU; "cuda" insists; NULL: the CPU.  isa, threads and kernels are for the CPU, and
-     * a device does not know precision fast. */
+     * else the CPU; "cuda" insists; NULL: the CPU.  isa and threads are for the CPU and what it
+     * computes for a GPU. */
     const char *device;
     int64_t device_memory;   /* bytes of it to use at most; 0: all that are free */
     fl_device *given_device; /* instead of `device`: one that is open.  The engine takes it over,
@@ -53,9 +53,12 @@ typedef struct fl_engine_options {
 fl_engine_options fl_engine_options_default(void); /* this machine's level, 0 elsewhere */
 
 /* Memory by part before anything is allocated.  workspace: intermediates, scratch and the step's
- * own arrays; state: the whole cache, although it is touched only as it is used. */
+ * own arrays; state: the whole cache, although it is touched only as it is used.  With given_device
+ * (which stays the caller's) these are what the host keeps, and device is what is taken there:
+ * weights, workspace and state. */
 typedef struct fl_engine_memory {
     int64_t weights, workspace, state, total;
+    int64_t device; /* not in total */
 } fl_engine_memory;
 FL_MUST_CHECK fl_status fl_engine_predict(const fl_model *m, const fl_engine_options *o,
                                           fl_engine_memory *out, fl_error *err);

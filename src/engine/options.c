@@ -131,18 +131,28 @@ fl_status fl_engine_predict_graph(const fl_graph *g, int64_t model_context,
     *out = (fl_engine_memory){0};
     fl_engine_sizes z;
     FL_TRY(fl_engine_resolve(g, model_context, o, &z, err));
+    z.plan.device = z.state.device = o->given_device;
     fl_plan *plan;
     FL_TRY(fl_plan_create(g, &z.plan, &plan, err));
-    int64_t plan_bytes = (int64_t)fl_plan_workspace_bytes(plan);
-    fl_plan_destroy(plan);
     fl_state_spec *specs;
-    FL_TRY(fl_engine_specs(g, &specs, err));
-    out->state = fl_state_bytes(specs, fl_graph_states(g), &z.state);
-    fl_free(specs);
-    if (out->state < 0)
+    fl_status s = fl_engine_specs(g, &specs, err);
+    int64_t there = 0;
+    if (s == FL_OK) {
+        z.state.on_host = fl_plan_states_on_host(plan);
+        out->state = fl_state_bytes(specs, fl_graph_states(g), &z.state);
+        there = fl_state_device_bytes(specs, fl_graph_states(g), &z.state);
+        fl_free(specs);
+    }
+    out->workspace = (int64_t)fl_plan_host_bytes(plan);
+    out->device = (int64_t)fl_plan_device_bytes(plan);
+    fl_plan_destroy(plan);
+    FL_TRY(s);
+    if (out->state < 0 || there < 0)
         return fl_fail(err, FL_ARGUMENT, "a cache of %lld tokens is beyond any machine",
                        (long long)z.state.n_tokens);
-    out->workspace = plan_bytes + fl_engine_array_bytes(&z, fl_graph_vocab(g));
+    out->device += there;
+    out->state -= there < out->state ? there : out->state; /* sizes there are rounded up */
+    out->workspace += fl_engine_array_bytes(&z, fl_graph_vocab(g));
     out->total = out->workspace + out->state;
     return FL_OK;
 }

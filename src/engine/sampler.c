@@ -278,12 +278,17 @@ static void report(const fl_sampler *sm, const float *logits, fl_sample_scratch 
         scratch->top[i].logprob = (float)(scratch->top[i].logprob - norm);
 }
 
+fl_status fl_sampler_not_finite(fl_error *err)
+{
+    return fl_fail(err, FL_NUMERIC, "the logits hold NaN or infinity");
+}
+
 fl_status fl_sampler_draw(fl_sampler *sm, const float *logits, const uint32_t *allowed,
                           fl_sample_scratch *scratch, fl_sample *out, fl_error *err)
 {
     *out = (fl_sample){0};
     if (!fl_all_finite(logits, sm->vocab))
-        return fl_fail(err, FL_NUMERIC, "the logits hold NaN or infinity");
+        return fl_sampler_not_finite(err);
     out->id = draw(sm, edit(sm, logits, allowed, scratch->edited), scratch);
     if (!is_allowed(allowed, out->id))
         return fl_fail(err, FL_ARGUMENT, "the mask of the request allows no token");

@@ -41,6 +41,12 @@ void fl_sampler_free(fl_sampler *sm); /* zeroed memory is allowed */
 /* Tells the penalties of one more token of the prompt or the answer. */
 void fl_sampler_note(fl_sampler *sm, int32_t id, bool answer);
 
+/* Whether a draw takes the highest of the model's own logits, and reports nothing but that. */
+static inline bool fl_sampler_takes_highest(const fl_sampler *sm)
+{
+    return sm->s.temperature == 0 && !sm->s.n_bias && !sm->marks && sm->s.n_top < 0;
+}
+
 typedef struct fl_sample {
     int32_t id;
     float logprob;         /* 0 unless n_top >= 0 */
@@ -54,6 +60,7 @@ FL_MUST_CHECK fl_status fl_sampler_draw(fl_sampler *sm, const float *logits,
                                         const uint32_t *allowed, fl_sample_scratch *scratch,
                                         fl_sample *out, fl_error *err);
 
+fl_status fl_sampler_not_finite(fl_error *err); /* FL_NUMERIC, in words */
 bool fl_all_finite(const float *x, int64_t n);
 
 /* How many of the n >= 1 candidates, taken in falling order (higher x first, then lower id), it

@@ -1,7 +1,9 @@
 /* Running a step and handing out what it gave.
  *
- * All sequences move on before the first callback, because a callback may end requests and take
- * their sequences.  Whatever is wrong with one request's numbers ends that request only. */
+ * A device finds the highest logit of each row itself, so its logits come to the host only for
+ * those who look at more than that.  All sequences move on before the first callback, because a
+ * callback may end requests and take their sequences.  Whatever is wrong with one request's numbers
+ * ends that request only. */
 #include "engine/engine_internal.h"
 
 #include <string.h>
@@ -35,10 +37,37 @@ static bool is_stop(const fl_request *r, int32_t id)
     return false;
 }
 
-static fl_status draw(fl_engine *e, fl_choice *c, const float *logits, fl_sample *out,
-                      fl_error *err)
+/* Whether the next token of a choice is known without its logits. */
+static bool is_picked(const fl_engine *e, const fl_choice *c)
+{
+    return fl_plan_picks(e->plan) && fl_sampler_takes_highest(&c->sampler) && !c->request->p.mask;
+}
+
+/* Brings the logits that somebody will look at. */
+static fl_status fetch_logits(fl_engine *e, fl_error *err)
+{
+    int32_t first = e->step.n_logits, end = 0;
+    for (int32_t i = 0; i < e->step.n_seqs; i++) {
+        const fl_share *s = &e->shares[i];
+        bool shown = s->prompt && s->choice->request->p.on_rows;
+        if (s->n_logits == 0 || (!shown && is_picked(e, s->choice)))
+            continue;
+        first = s->logit0 < first ? s->logit0 : first;
+        end = s->logit0 + s->n_logits;
+    }
+    return end > first ? fl_plan_fetch(e->plan, first, end - first, err) : FL_OK;
+}
+
+/* The token that follows row `row` of the logits. */
+static fl_status draw(fl_engine *e, fl_choice *c, int32_t row, fl_sample *out, fl_error *err)
 {
     const fl_request_params *p = &c->request->p;
+    if (is_picked(e, c)) {
+        const fl_pick *pick = &fl_plan_picks(e->plan)[row];
+        *out = (fl_sample){.id = pick->id};
+        return pick->finite ? FL_OK : fl_sampler_not_finite(err);
+    }
+    const float *logits = fl_plan_logits(e->plan) + row * e->vocab;
     uint32_t *allowed = p->mask ? e->scratch.allowed : NULL;
     if (p->mask) {
         memset(allowed, 0xff, (size_t)fl_mask_words(e->vocab) * sizeof *allowed);
@@ -47,13 +76,13 @@ static fl_status draw(fl_engine *e, fl_choice *c, const float *logits, fl_sample
     return fl_sampler_draw(&c->sampler, logits, allowed, &e->scratch, out, err);
 }
 
-/* Samples the next token of a choice from its logits and reports it. */
-static void give_token(fl_engine *e, fl_choice *c, const float *logits)
+/* Samples the next token of a choice from its row of the logits and reports it. */
+static void give_token(fl_engine *e, fl_choice *c, int32_t row)
 {
     fl_request *r = c->request;
     fl_sample sample;
     fl_token_event event = {.request = r, .choice = c->index, .id = FL_NO_TOKEN};
-    if (draw(e, c, logits, &sample, &event.error) != FL_OK) {
+    if (draw(e, c, row, &sample, &event.error) != FL_OK) {
         fl_choice_fail(e, c, &event.error);
         return;
     }
@@ -90,7 +119,7 @@ static bool show_rows(fl_engine *e, const fl_share *share, int64_t pos, const fl
 }
 
 /* The end of a prompt: every choice that has a place takes its first token from the same logits. */
-static void begin_answers(fl_engine *e, fl_choice *c, const float *logits)
+static void begin_answers(fl_engine *e, fl_choice *c, int32_t row)
 {
     fl_request *r = c->request;
     fl_engine_enter(e); /* the request outlives its last choice until here */
@@ -98,7 +127,7 @@ static void begin_answers(fl_engine *e, fl_choice *c, const float *logits)
     for (int i = 0; i < r->p.n; i++) {
         fl_choice *other = &r->choices[i];
         if (other->phase == FL_RUNNING && other->run == r->p.n_prompt && other->n_said == 0)
-            give_token(e, other, logits);
+            give_token(e, other, row);
     }
     fl_engine_leave(e);
 }
@@ -110,7 +139,7 @@ static void deliver(fl_engine *e, const fl_share *share, int64_t pos)
     if (c->finish != FL_FINISH_NONE) /* by the callback of another */
         return;
     const float *logits = fl_plan_logits(e->plan) + share->logit0 * e->vocab;
-    const float *last = logits + (share->n_logits - 1) * e->vocab;
+    int32_t last = share->logit0 + share->n_logits - 1;
     if (share->prompt && r->p.on_rows && !show_rows(e, share, pos, logits))
         return;
     if (c->run < fl_choice_known(c))
@@ -162,6 +191,8 @@ static fl_status run_step(fl_engine *e, fl_error *err)
         tapped |= e->shares[i].choice->request->p.tap != NULL;
     fl_error why = {0};
     fl_status s = fl_plan_run(e->plan, e->pool, &e->step, tapped ? share_tap : NULL, e, &why);
+    if (s == FL_OK)
+        s = fetch_logits(e, &why);
     if (s != FL_OK) {
         for (int32_t i = 0; i < e->step.n_seqs; i++) /* torn: not even a cancel may keep them */
             e->shares[i].choice->request->p.keep = false;

@@ -3,13 +3,18 @@
  * one for the higher level, then the earlier in the registry.  A caller may name kernels
  * ("mla=expanded"): a name stands for the kernel of this name or for a family, the part before a
  * dash ("rows16" for "rows16-avx512").  A named kernel is taken where it fits; elsewhere the rule
- * above applies, so one name can serve a model of mixed weight types. */
+ * above applies, so one name can serve a model of mixed weight types.
+ *
+ * In a device's plan the kernels are the device's.  A node for which it has none gets one of the
+ * host, and so does one whose operator is named "cpu" or "cpu:NAME".  A state lies in one place, so
+ * nodes that share one follow each other there. */
 #include "graph/plan_internal.h"
 
 typedef struct pick { /* one "op=name" */
     const char *name; /* NULL: none for this operator */
-    int len;
-    int nodes, hits; /* nodes of the operator, and those that got the named kernel */
+    int len;          /* 0: any kernel */
+    bool host;        /* a kernel of the host, also in a device's plan */
+    int nodes, hits;  /* nodes of the operator, and those that got the named kernel */
 } pick;
 
 typedef struct chooser {
@@ -26,11 +31,11 @@ static int op_index(const fl_registry *r, const fl_op *op)
     return i;
 }
 
-/* The i-th kernel to choose from: the device's, or the host's. */
-static const fl_kernel *nth(const chooser *c, int i)
+/* The i-th kernel to choose from: the host's, or the device's. */
+static const fl_kernel *nth(const chooser *c, bool host, int i)
 {
     const fl_device *d = c->opts->device;
-    if (!d)
+    if (!d || host)
         return fl_registry_kernel(c->registry, i);
     const fl_registry own = {.lists = d->lists, .n_lists = d->n_lists};
     return fl_registry_kernel(&own, i);
@@ -48,8 +53,8 @@ static bool allowed(const fl_kernel *k, const fl_plan_options *o)
 
 static bool is_named(const fl_kernel *k, const pick *p)
 {
-    return strncmp(k->name, p->name, (size_t)p->len) == 0 &&
-           (k->name[p->len] == 0 || k->name[p->len] == '-');
+    return p->len == 0 || (strncmp(k->name, p->name, (size_t)p->len) == 0 &&
+                           (k->name[p->len] == 0 || k->name[p->len] == '-'));
 }
 
 /* ---- "op=name,op=name" ---- */
@@ -58,7 +63,7 @@ static fl_status check_pick(const chooser *c, const fl_op *op, const pick *p, fl
 {
     const fl_kernel *k, *refused = NULL;
     char known[200] = "";
-    for (int i = 0; (k = nth(c, i)) != NULL; i++) {
+    for (int i = 0; (k = nth(c, p->host, i)) != NULL; i++) {
         if (!is_for(k, op))
             continue;
         if (is_named(k, p)) {
@@ -101,6 +106,12 @@ static fl_status parse_pick(chooser *c, const char *text, int len, fl_error *err
                        r->ops[i]->name);
     p->name = equals + 1;
     p->len = len - (int)op_len - 1;
+    p->host = p->len >= 3 && strncmp(p->name, "cpu", 3) == 0 && (p->len == 3 || p->name[3] == ':');
+    if (p->host) {
+        int skip = p->len == 3 ? 3 : 4;
+        p->name += skip;
+        p->len -= skip;
+    }
     return check_pick(c, r->ops[i], p, err);
 }
 
@@ -116,11 +127,11 @@ static fl_status parse_picks(chooser *c, fl_error *err)
 
 /* ---- the choice ---- */
 
-static const fl_kernel *best(const chooser *c, const fl_node *node, const pick *only)
+static const fl_kernel *best(const chooser *c, const fl_node *node, const pick *only, bool host)
 {
     fl_node_view view = fl_node_seen(node);
     const fl_kernel *k, *found = NULL;
-    for (int i = 0; (k = nth(c, i)) != NULL; i++) {
+    for (int i = 0; (k = nth(c, host, i)) != NULL; i++) {
         if (!is_for(k, node->op) || !allowed(k, c->opts) || (only && !is_named(k, only)))
             continue;
         bool better = !found || k->preference > found->preference ||
@@ -131,52 +142,98 @@ static const fl_kernel *best(const chooser *c, const fl_node *node, const pick *
     return found;
 }
 
-static fl_status choose_one(chooser *c, const fl_node *node, const fl_kernel **out, fl_error *err)
+static const char NAMED[] = "named so", LACKING[] = "the device has no kernel for it",
+                  SHARED[] = "the processor keeps its state";
+
+/* The kernel of node i.  bound: its state is the host's. */
+static fl_status choose_one(chooser *c, fl_plan *plan, size_t i, bool bound, fl_error *err)
 {
+    const fl_node *node = &plan->graph->nodes.data[i];
     pick *p = &c->picks[op_index(c->registry, node->op)];
-    *out = NULL;
-    if (p->name) {
-        *out = best(c, node, p);
-        p->nodes++;
-        p->hits += *out != NULL;
+    const fl_kernel *found = NULL;
+    const char *why = bound ? SHARED : NULL;
+    if (p->name && (p->host || !bound)) {
+        found = best(c, node, p, p->host);
+        why = found && p->host ? NAMED : why;
+        p->nodes += !bound;
+        p->hits += !bound && found;
     }
-    if (!*out)
-        *out = best(c, node, NULL);
-    if (*out)
+    if (!found)
+        found = best(c, node, NULL, bound);
+    if (!found && c->opts->device) {
+        found = best(c, node, NULL, true);
+        why = LACKING;
+    }
+    plan->kernels[i] = found;
+    plan->on_host[i] = c->opts->device ? why : NULL;
+    if (found)
         return FL_OK;
     fl_status status =
-        c->opts->device
-            ? fl_fail(err, FL_UNSUPPORTED, "%s has no kernel for this", c->opts->device->name)
-            : fl_fail(err, FL_UNSUPPORTED, "no kernel does this at level %s%s",
-                      fl_isa_name(c->opts->isa), c->opts->fast ? "" : " in precision exact");
+        fl_fail(err, FL_UNSUPPORTED, "no kernel does this at level %s%s", fl_isa_name(c->opts->isa),
+                c->opts->fast ? "" : " in precision exact");
     fl_node_explain(err, node);
     return status;
 }
 
-fl_status fl_plan_choose(const fl_graph *g, const fl_plan_options *opts, const fl_kernel **kernels,
-                         fl_error *err)
+/* Whether a node touches a state of the host; with `claim` all states that it touches become so. */
+static bool touches_host(fl_plan *p, const fl_node *node, bool claim)
 {
-    chooser c = {.registry = g->registry, .opts = opts};
-    c.picks = fl_calloc((size_t)g->registry->n_ops, sizeof *c.picks);
-    if (!c.picks)
-        return fl_graph_nomem(err);
-    fl_status status;
-    FL_GOTO(status, done, parse_picks(&c, err));
-    for (size_t i = 0; i < g->nodes.n; i++) {
-        const fl_node *node = &g->nodes.data[i];
-        kernels[i] = NULL;
-        if (!node->op->view)
-            FL_GOTO(status, done, choose_one(&c, node, &kernels[i], err));
+    bool found = false;
+    for (int k = 0; k < node->n_in; k++) {
+        if (!node->in_type[k] || node->in_type[k]->rows != FL_ROWS_STATE)
+            continue;
+        bool *state = &p->state_on_host[node->in_type[k]->state];
+        *state |= claim;
+        found |= *state;
     }
-    for (int i = 0; i < g->registry->n_ops; i++) {
-        const pick *p = &c.picks[i];
-        if (p->nodes && !p->hits) {
-            status = fl_fail(err, FL_ARGUMENT, "kernel \"%.*s\" fits none of the %d nodes of %s",
-                             p->len, p->name, p->nodes, g->registry->ops[i]->name);
-            break;
+    return found;
+}
+
+/* Moves the nodes that share a state with a node of the host there, until none is left. */
+static fl_status follow_states(chooser *c, fl_plan *p, fl_error *err)
+{
+    const fl_graph *g = p->graph;
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (size_t i = 0; i < g->nodes.n; i++) {
+            const fl_node *node = &g->nodes.data[i];
+            if (p->on_host[i] || !p->kernels[i] || !touches_host(p, node, false))
+                continue;
+            FL_TRY(choose_one(c, p, i, true, err));
+            (void)touches_host(p, node, true);
+            moved = true;
         }
     }
-done:
+    return FL_OK;
+}
+
+static fl_status choose_all(chooser *c, fl_plan *p, fl_error *err)
+{
+    const fl_graph *g = p->graph;
+    FL_TRY(parse_picks(c, err));
+    for (size_t i = 0; i < g->nodes.n; i++) {
+        if (g->nodes.data[i].op->view)
+            continue;
+        FL_TRY(choose_one(c, p, i, false, err));
+        if (p->on_host[i])
+            (void)touches_host(p, &g->nodes.data[i], true);
+    }
+    for (int i = 0; i < g->registry->n_ops; i++) {
+        const pick *k = &c->picks[i];
+        if (k->nodes && !k->hits)
+            return fl_fail(err, FL_ARGUMENT, "kernel \"%.*s\" fits none of the %d nodes of %s",
+                           k->len, k->name, k->nodes, g->registry->ops[i]->name);
+    }
+    return follow_states(c, p, err);
+}
+
+fl_status fl_plan_choose(fl_plan *p, const fl_plan_options *opts, fl_error *err)
+{
+    chooser c = {.registry = p->graph->registry, .opts = opts};
+    c.picks = fl_calloc((size_t)c.registry->n_ops, sizeof *c.picks);
+    if (!c.picks)
+        return fl_graph_nomem(err);
+    fl_status status = choose_all(&c, p, err);
     fl_free(c.picks);
     return status;
 }

@@ -3,8 +3,9 @@
  * The workspace lies in device memory with the layout that the host would use.  Every constant that
  * a call reads is copied there once, in its stored format: the tensors of a stack stand at equal
  * distances, data and scales apart, so a kernel finds tensor e from the first two.  A
- * step is handed over, its calls queued (or repeated from a recording), and its logits brought
- * back. */
+ * step is handed over and its calls queued (or repeated from a recording).  Its logits stay there:
+ * the highest of each row is looked for there, if the device can, and rows are brought to the host
+ * when they are asked for. */
 #include "graph/plan_internal.h"
 
 /* Bytes of the data and of the scales of one tensor. */
@@ -37,6 +38,38 @@ static void mark_constants(const fl_plan *p, bool *seen)
         if (v != FL_NONE && p->args[i].type.rows == FL_ROWS_CONST)
             seen[v] = true;
     }
+}
+
+/* ---- the highest logits ---- */
+
+/* Makes the call that finds them, which comes last in a step; without a kernel there is none. */
+void fl_plan_device_picks(fl_plan *p)
+{
+    const fl_registry own = {.lists = p->device->lists, .n_lists = p->device->n_lists};
+    const fl_op *op = fl_registry_op(p->graph->registry, "greatest");
+    const fl_type out = {.rows = FL_ROWS_LOGITS,
+                         .dtype = FL_I32,
+                         .ndim = 1,
+                         .dim = {2},
+                         .n_tensors = 1,
+                         .state = -1};
+    const fl_kernel *k, *found = NULL;
+    if (!op || !p->logits)
+        return;
+    const fl_type *in = &p->logits->type;
+    const fl_node_view view = {.op = op, .n_in = 1, .n_out = 1, .in = &in, .out = &out};
+    for (int i = 0; (k = fl_registry_kernel(&own, i)) != NULL; i++) {
+        if (strcmp(k->op, op->name) == 0 && (!k->fits || k->fits(&view)) &&
+            (!found || k->preference > found->preference))
+            found = k;
+    }
+    if (!found)
+        return;
+    if (found->scratch)
+        found->scratch(&view, &p->limits, &p->worker_bytes, &p->shared_bytes);
+    p->pick = (fl_arg){.type = out, .stride = 2};
+    p->pick_call =
+        (fl_call){.kernel = found, .n_in = 1, .n_out = 1, .in = p->logits, .out = &p->pick};
 }
 
 fl_status fl_plan_device_measure(fl_plan *p, fl_error *err)
@@ -124,14 +157,25 @@ static size_t tap_bytes(const fl_plan *p)
     return most * (size_t)p->limits.max_rows;
 }
 
+static size_t logits_bytes(const fl_plan *p)
+{
+    size_t vocab = p->logits ? (size_t)fl_type_width(&p->logits->type) : 0;
+    return vocab * (size_t)p->limits.max_logits * sizeof(float);
+}
+
+size_t fl_plan_device_host_bytes(const fl_plan *p)
+{
+    return (size_t)p->limits.max_logits * sizeof(fl_pick) + logits_bytes(p) + tap_bytes(p) + 1;
+}
+
 fl_status fl_plan_device_prepare(fl_plan *p, fl_error *err)
 {
     fl_device *d = p->device;
     void *host = NULL, *workspace;
-    size_t vocab = p->logits ? (size_t)fl_type_width(&p->logits->type) : 0;
-    size_t bytes = (vocab * (size_t)p->limits.max_logits + 1) * sizeof(float);
-    FL_TRY(d->fn->host_alloc(d, bytes, &host, err));
-    p->host_logits = host;
+    size_t n_picks = (size_t)p->limits.max_logits;
+    FL_TRY(d->fn->host_alloc(d, n_picks * sizeof(fl_pick) + logits_bytes(p) + 1, &host, err));
+    p->host_picks = host;
+    p->host_logits = (float *)(void *)(p->host_picks + n_picks);
     FL_TRY(d->fn->host_alloc(d, tap_bytes(p) + 1, &host, err));
     p->host_rows = host;
     fl_tensor **copies = fl_calloc(p->graph->values.n, sizeof(fl_tensor *));
@@ -142,7 +186,11 @@ fl_status fl_plan_device_prepare(fl_plan *p, fl_error *err)
     if (s == FL_OK)
         s = d->fn->alloc(d, p->workspace_bytes, &workspace, err);
     if (s == FL_OK)
+        s = fl_plan_host_prepare(p, err);
+    if (s == FL_OK) {
         p->workspace = workspace;
+        p->pick.data = p->workspace + p->value_bytes;
+    }
     return s;
 }
 
@@ -169,6 +217,12 @@ static fl_status show_taps(const fl_walk *w, const fl_plan_item *item, fl_error 
     return FL_OK;
 }
 
+static void queue_call(const fl_call *call, const fl_pass *pass, const fl_worker *worker)
+{
+    for (int phase = 0; phase < call->kernel->n_phases; phase++)
+        call->kernel->run(call, pass->step, phase, worker);
+}
+
 static fl_status make_calls(const fl_walk *w, const fl_pass *pass, fl_error *err)
 {
     const fl_plan *p = w->plan;
@@ -181,11 +235,15 @@ static fl_status make_calls(const fl_walk *w, const fl_pass *pass, fl_error *err
         const fl_plan_item *item = &p->items[i];
         if (item->logits_only && pass->step->n_logits == 0)
             continue;
-        for (int phase = 0; phase < item->call.kernel->n_phases; phase++)
-            item->call.kernel->run(&item->call, pass->step, phase, &worker);
+        if (item->there)
+            FL_TRY(fl_plan_host_call(w, item, err));
+        else
+            queue_call(&item->call, pass, &worker);
         if (w->tap && item->n_taps)
             FL_TRY(show_taps(w, item, err));
     }
+    if (p->pick_call.kernel && pass->step->n_logits > 0)
+        queue_call(&p->pick_call, pass, &worker);
     return FL_OK;
 }
 
@@ -194,11 +252,30 @@ fl_status fl_plan_device_run(const fl_walk *w, fl_error *err)
     fl_plan *p = w->plan;
     fl_device *d = p->device;
     fl_pass pass;
-    FL_TRY(d->fn->begin(d, p, w->step, w->tap != NULL, &pass, err));
+    bool observed = w->tap || p->n_host_calls;
+    FL_TRY(d->fn->begin(d, p, w->step, observed, &pass, err));
     fl_status calls = pass.walk ? make_calls(w, &pass, err) : FL_OK;
     fl_status s = d->fn->end(d, calls == FL_OK ? err : NULL);
     s = calls != FL_OK ? calls : s;
-    if (s == FL_OK && p->logits && w->step->n_logits > 0)
-        return fetch(p, p->logits, w->step->n_logits, p->host_logits, err);
+    if (s == FL_OK && p->pick_call.kernel && w->step->n_logits > 0)
+        return fetch(p, &p->pick, w->step->n_logits, p->host_picks, err);
     return s == FL_OK ? d->fn->wait(d, err) : s;
+}
+
+fl_status fl_plan_fetch(fl_plan *p, int32_t first, int32_t n, fl_error *err)
+{
+    if (!p->device)
+        return FL_OK;
+    if (!p->workspace || !p->logits || first < 0 || n < 0 || first > p->limits.max_logits - n)
+        return fl_fail(err, FL_ARGUMENT, "logits of rows %d + %d, the plan has room for %d", first,
+                       n, p->logits ? (int)p->limits.max_logits : 0);
+    fl_arg rows = *p->logits;
+    rows.data = fl_row_f32(p->logits, first);
+    size_t skip = (size_t)first * (size_t)fl_type_width(&rows.type);
+    return n ? fetch(p, &rows, n, p->host_logits + skip, err) : FL_OK;
+}
+
+const fl_pick *fl_plan_picks(const fl_plan *p)
+{
+    return p->workspace && p->pick_call.kernel ? p->host_picks : NULL;
 }

@@ -33,8 +33,8 @@ typedef struct fl_device_fn {
     /* Host memory that transfers are fast to and from; freed by close. */
     fl_status (*host_alloc)(fl_device *d, size_t bytes, void **out, fl_error *err);
 
-    /* To the device: `from` may be reused on return.  Made for gigabytes: reading `from` (a mapped
-     * file, it may be) overlaps with the copy. */
+    /* To the device, before or within a step: `from` may be reused on return.  Made for gigabytes:
+     * reading `from` (a mapped file, it may be) overlaps with the copy. */
     fl_status (*upload)(fl_device *d, void *to, const void *from, size_t bytes, fl_error *err);
     /* To the host, rows of row_bytes that lie stride bytes apart on the device and packed here;
      * returns when they are there. */
@@ -45,7 +45,7 @@ typedef struct fl_device_fn {
 
     /* A step: begin hands it over, the calls are made if pass->walk says so, end starts what is not
      * running yet, wait returns when all is done.  `owner` tells plans apart; observed: somebody
-     * will look at values between calls. */
+     * will look at values between calls, or compute some on the host. */
     fl_status (*begin)(fl_device *d, const void *owner, const fl_step *step, bool observed,
                        fl_pass *pass, fl_error *err);
     fl_status (*end)(fl_device *d, fl_error *err);

@@ -48,16 +48,20 @@ static bool only_logits(const fl_node *node)
     return node->n_out > 0;
 }
 
-static void add_item(fl_plan *p, const fl_node *node, const fl_kernel *kernel,
-                     const fl_place *place)
+/* Of what the host runs for a device only the rows are operands there. */
+static bool add_item(fl_plan *p, size_t index, const fl_place *place)
 {
+    const fl_node *node = &p->graph->nodes.data[index];
+    bool on_host = p->on_host[index] != NULL;
     fl_plan_item *item = &p->items[p->n_items++];
     const fl_arg *first = &p->args[p->n_args];
-    for (int i = 0; i < node->n_in; i++)
-        add_arg(p, node->in[i], place);
+    for (int i = 0; i < node->n_in; i++) {
+        fl_val v = node->in[i];
+        add_arg(p, on_host && v != FL_NONE && !place[v].placed ? FL_NONE : v, place);
+    }
     for (int i = 0; i < node->n_out; i++)
         add_arg(p, node->out[i], place);
-    *item = (fl_plan_item){.call = {.kernel = kernel,
+    *item = (fl_plan_item){.call = {.kernel = p->kernels[index],
                                     .n_in = node->n_in,
                                     .n_out = node->n_out,
                                     .in = first,
@@ -66,6 +70,7 @@ static void add_item(fl_plan *p, const fl_node *node, const fl_kernel *kernel,
                                     .prep = node->prep},
                            .logits_only = only_logits(node),
                            .first_tap = p->n_taps};
+    return !on_host || fl_plan_host_item(p, item, node);
 }
 
 /* Adds the taps of the values that lie in output v, the item's, itself or as a view. */
@@ -81,54 +86,76 @@ static void add_taps(fl_plan *p, fl_plan_item *item, fl_val v, const fl_place *p
     }
 }
 
-static void add_items(fl_plan *p, const fl_place *place)
+static bool add_items(fl_plan *p, const fl_place *place)
 {
     const fl_graph *g = p->graph;
     for (size_t i = 0; i < g->nodes.n; i++) {
         const fl_node *node = &g->nodes.data[i];
         if (node->op->view)
             continue;
-        add_item(p, node, p->kernels[i], place);
+        if (!add_item(p, i, place))
+            return false;
         p->items[p->n_items - 1].node = (int)i;
         for (int k = 0; k < node->n_out; k++)
             add_taps(p, &p->items[p->n_items - 1], node->out[k], place);
     }
     if (g->logits != FL_NONE)
         p->logits = add_arg(p, g->logits, place);
+    return true;
+}
+
+static bool alloc_choice(fl_plan *p)
+{
+    const fl_graph *g = p->graph;
+    p->kernels = fl_arena_array(&p->arena, g->nodes.n, sizeof *p->kernels);
+    p->on_host = fl_arena_array(&p->arena, g->nodes.n, sizeof *p->on_host);
+    p->state_on_host = fl_arena_array(&p->arena, g->states.n, sizeof *p->state_on_host);
+    return p->kernels && p->on_host && p->state_on_host;
 }
 
 static bool alloc_arrays(fl_plan *p)
 {
     const fl_graph *g = p->graph;
-    size_t n_args = g->taps.n + 1;
-    for (size_t i = 0; i < g->nodes.n; i++)
-        n_args += (size_t)(g->nodes.data[i].n_in + g->nodes.data[i].n_out);
-    p->kernels = fl_arena_array(&p->arena, g->nodes.n, sizeof *p->kernels);
+    size_t n_args = g->taps.n + 1, n_host = 0;
+    for (size_t i = 0; i < g->nodes.n; i++) {
+        size_t n = (size_t)(g->nodes.data[i].n_in + g->nodes.data[i].n_out);
+        n_args += n;
+        n_host += p->on_host[i] ? n : 0;
+    }
+    p->host_args = fl_arena_array(&p->arena, n_host, sizeof *p->host_args);
+    p->host_at = fl_arena_array(&p->arena, n_host, sizeof *p->host_at);
     p->items = fl_arena_array(&p->arena, g->nodes.n, sizeof *p->items);
     p->taps = fl_arena_array(&p->arena, g->taps.n, sizeof *p->taps);
     p->args = fl_arena_array(&p->arena, n_args, sizeof *p->args);
     p->arg_place = fl_arena_array(&p->arena, n_args, sizeof *p->arg_place);
     p->arg_val = fl_arena_array(&p->arena, n_args, sizeof *p->arg_val);
-    return p->kernels && p->items && p->taps && p->args && p->arg_place && p->arg_val;
+    return p->host_args && p->host_at && p->items && p->taps && p->args && p->arg_place &&
+           p->arg_val;
 }
 
 /* ---- sizes ---- */
 
-/* One scratch area serves all calls: it is as large as the largest of them needs. */
+/* One scratch area serves all calls: it is as large as the largest of them needs.  What the host
+ * runs for a device has an area of its own. */
 static fl_status measure_scratch(fl_plan *p, fl_error *err)
 {
     const fl_graph *g = p->graph;
+    fl_limits host = p->limits;
+    host.n_threads = p->n_threads;
     for (size_t i = 0; i < g->nodes.n; i++) {
         const fl_kernel *k = p->kernels[i];
         if (!k || !k->scratch)
             continue;
         size_t own = 0, shared = 0;
         fl_node_view view = fl_node_seen(&g->nodes.data[i]);
-        k->scratch(&view, &p->limits, &own, &shared);
+        bool on_host = p->on_host[i] != NULL;
+        k->scratch(&view, on_host ? &host : &p->limits, &own, &shared);
         if (!fl_round_line(own, &own) || !fl_round_line(shared, &shared))
             return fl_fail(err, FL_NOMEM, "no memory for the scratch of kernel %s", k->name);
-        p->worker_bytes = own > p->worker_bytes ? own : p->worker_bytes;
-        p->shared_bytes = shared > p->shared_bytes ? shared : p->shared_bytes;
+        size_t *most = on_host ? &p->host_worker_bytes : &p->worker_bytes;
+        size_t *most_shared = on_host ? &p->host_shared_bytes : &p->shared_bytes;
+        *most = own > *most ? own : *most;
+        *most_shared = shared > *most_shared ? shared : *most_shared;
     }
     return FL_OK;
 }
@@ -136,6 +163,10 @@ static fl_status measure_scratch(fl_plan *p, fl_error *err)
 /* Logits that are a cut of a wider value are gathered into a matrix of their own. */
 static bool measure_gather(fl_plan *p)
 {
+    if (p->device) {
+        p->gather_bytes = (size_t)p->limits.max_logits * sizeof(fl_pick);
+        return fl_round_line(p->gather_bytes, &p->gather_bytes);
+    }
     if (!p->logits || p->logits->stride == fl_type_width(&p->logits->type))
         return true;
     size_t row = (size_t)fl_type_width(&p->logits->type) * sizeof(float);
@@ -145,6 +176,8 @@ static bool measure_gather(fl_plan *p)
 
 static fl_status measure(fl_plan *p, fl_error *err)
 {
+    if (p->device)
+        fl_plan_device_picks(p);
     FL_TRY(measure_scratch(p, err));
     size_t workers, sum;
     if (!measure_gather(p) ||
@@ -154,16 +187,21 @@ static fl_status measure(fl_plan *p, fl_error *err)
         __builtin_add_overflow(sum, p->shared_bytes, &sum))
         return fl_fail(err, FL_NOMEM, "the workspace of these limits is larger than memory can be");
     p->workspace_bytes = sum;
+    if (!fl_plan_host_area(p, &sum))
+        return fl_fail(err, FL_NOMEM, "the operands of these limits are larger than memory can be");
     return p->device ? fl_plan_device_measure(p, err) : FL_OK;
 }
 
 static fl_status fill(fl_plan *p, const fl_plan_options *opts, fl_place *place, fl_error *err)
 {
-    if (!place || !alloc_arrays(p))
+    if (!place || !alloc_choice(p))
         return fl_graph_nomem(err);
-    FL_TRY(fl_plan_choose(p->graph, opts, p->kernels, err));
+    FL_TRY(fl_plan_choose(p, opts, err));
+    if (!alloc_arrays(p))
+        return fl_graph_nomem(err);
     FL_TRY(fl_plan_place(p->graph, &p->limits, place, &p->value_bytes, err));
-    add_items(p, place);
+    if (!add_items(p, place))
+        return fl_fail(err, FL_NOMEM, "the operands of these limits are larger than memory can be");
     return measure(p, err);
 }
 
@@ -179,6 +217,7 @@ fl_status fl_plan_create(const fl_graph *g, const fl_plan_options *opts, fl_plan
         return fl_graph_nomem(err);
     p->graph = g;
     p->limits = opts->limits;
+    p->n_threads = opts->limits.n_threads;
     p->device = opts->device;
     if (p->device)
         p->limits.n_threads = 1;
@@ -217,6 +256,7 @@ void fl_plan_destroy(fl_plan *p)
     if (!p)
         return;
     fl_free(p->raw);
+    fl_free(p->host_raw);
     fl_arena_free(&p->arena);
     fl_free(p);
 }
@@ -234,6 +274,30 @@ size_t fl_plan_device_bytes(const fl_plan *p)
 void fl_plan_profile(fl_plan *p, int64_t *us)
 {
     p->us = us;
+}
+
+size_t fl_plan_host_bytes(const fl_plan *p)
+{
+    size_t bytes = 0;
+    if (!p->device)
+        return p->workspace_bytes;
+    (void)fl_plan_host_area(p, &bytes); /* found to fit when the plan was made */
+    return bytes + fl_plan_device_host_bytes(p);
+}
+
+const char *fl_plan_on_host(const fl_plan *p, int node)
+{
+    return p->on_host[node];
+}
+
+int fl_plan_host_calls(const fl_plan *p)
+{
+    return p->n_host_calls;
+}
+
+const bool *fl_plan_states_on_host(const fl_plan *p)
+{
+    return p->state_on_host;
 }
 
 int fl_plan_calls(const fl_plan *p)

@@ -17,9 +17,10 @@ typedef struct fl_plan_options {
     /* "mla=expanded,delta_rule=chunked" picks by name, or by the part of a name before a dash
      * ("rows16" for "rows16-avx2" and its like); where the pick does not fit, and for NULL,
      * preference decides.  A name that does not exist, needs a higher level, or fits nowhere is an
-     * error. */
+     * error.  "mla=cpu" and "mla=cpu:expanded" name kernels of the host in a device's plan, too. */
     const char *kernels;
-    fl_device *device; /* runs the plan with its own kernels; NULL: the host does.  Not owned. */
+    fl_device *device; /* runs the plan with its own kernels, and the host what it has none for;
+                          NULL: the host does.  Not owned. */
 } fl_plan_options;
 
 /* Sees a tapped value right after it was computed: rows x width elements, `stride` apart; dtype F32
@@ -38,22 +39,39 @@ void fl_plan_destroy(fl_plan *p); /* NULL is allowed */
 size_t fl_plan_workspace_bytes(const fl_plan *p); /* intermediates and scratch */
 size_t fl_plan_device_bytes(const fl_plan *p);    /* what prepare takes of the device's reserve:
                                                      workspace and weights; 0 without a device */
+size_t fl_plan_host_bytes(const fl_plan *p);      /* what it takes of the host's memory */
 int fl_plan_calls(const fl_plan *p);              /* nodes that are not views */
 const fl_kernel *fl_plan_kernel(const fl_plan *p, int node); /* chosen for graph node; NULL: view */
+
+/* Of a device's plan: why the host runs a node ("named so"), NULL when it does not; how many calls
+ * it makes; and for each state whether it must lie in its memory, because its nodes use it. */
+const char *fl_plan_on_host(const fl_plan *p, int node);
+int fl_plan_host_calls(const fl_plan *p);
+const bool *fl_plan_states_on_host(const fl_plan *p);
 
 /* From now on a step on the host adds the microseconds of every call to us[its graph node], from
  * the last barrier of the call before to its own; us has fl_graph_nodes entries, and stays the
  * caller's.  NULL ends it. */
 void fl_plan_profile(fl_plan *p, int64_t *us);
 
-/* Runs one step on the pool, which has at most limits.n_threads threads.  FL_ARGUMENT, and nothing
- * was run, when the step breaks a limit or contradicts itself (token ids and page numbers are the
- * engine's to check).  Nodes over logit rows are left out of a step without logits, and so are
- * their taps.  tap may be NULL; it is called on the calling thread, in the order of the nodes. */
+/* Runs one step on the pool, which has at most limits.n_threads threads (a device needs one for
+ * what the host runs).  FL_ARGUMENT, and nothing was run, when the step breaks a limit or
+ * contradicts itself (token ids and page numbers are the engine's to check).  Nodes over logit rows
+ * are left out of a step without logits, and so are their taps.  tap may be NULL; it is called on
+ * the calling thread, in the order of the nodes. */
 FL_MUST_CHECK fl_status fl_plan_run(fl_plan *p, fl_pool *pool, const fl_step *step, fl_tap_fn tap,
                                     void *ctx, fl_error *err);
 /* The logits of the last step: [n_logits, vocab] float32, packed, valid until the next; NULL when
- * the graph has none or the plan is not prepared. */
+ * the graph has none or the plan is not prepared.  A device keeps them: there rows are valid once
+ * they have been fetched (elsewhere fetching does nothing). */
 float *fl_plan_logits(const fl_plan *p);
+FL_MUST_CHECK fl_status fl_plan_fetch(fl_plan *p, int32_t first, int32_t n, fl_error *err);
+
+/* What a device finds in each row of the logits of a step by itself: the index of the highest, the
+ * lowest of equals, and whether all are finite (1 or 0; the index means nothing if not). */
+typedef struct fl_pick {
+    int32_t id, finite;
+} fl_pick;
+const fl_pick *fl_plan_picks(const fl_plan *p); /* [n_logits] of the last step; NULL: not found */
 
 #endif

@@ -1,6 +1,6 @@
 /* What the files of a plan share: choice of kernels (choose.c), layout of memory (memory.c), the
- * flat array (plan.c), its execution (run.c), and the part of both that a device plays (device.c).
- */
+ * flat array (plan.c), its execution (run.c), the part of both that a device plays (device.c), and
+ * the nodes that the host runs for a device (host.c). */
 #ifndef FL_GRAPH_PLAN_INTERNAL_H
 #define FL_GRAPH_PLAN_INTERNAL_H
 
@@ -23,8 +23,10 @@ typedef struct fl_plan_tap {
 
 typedef struct fl_plan_item { /* one kernel call and the taps that follow it */
     fl_call call;
-    int node;         /* of the graph */
-    bool logits_only; /* nothing to do in a step without logits */
+    int node;            /* of the graph */
+    const fl_arg *there; /* the host runs it for a device: its operands in the workspace, of which
+                            the call's are copies in host memory; else NULL */
+    bool logits_only;    /* nothing to do in a step without logits */
     int first_tap, n_taps;
 } fl_plan_item;
 
@@ -33,6 +35,8 @@ struct fl_plan {
     fl_limits limits;
     fl_arena arena;
     const fl_kernel **kernels; /* [nodes]; NULL: view */
+    const char **on_host;      /* [nodes] why the host runs it for a device; NULL: it does not */
+    bool *state_on_host;       /* [states] */
     fl_plan_item *items;
     int n_items;
     fl_plan_tap *taps; /* in order of the items */
@@ -44,8 +48,9 @@ struct fl_plan {
     fl_val *arg_val;     /* FL_NONE: left out */
     size_t n_args;
 
-    /* The workspace: values, then the logits if they must be gathered, then per-worker scratch,
-     * then shared scratch.  Every part starts at a multiple of FL_CACHE_LINE. */
+    /* The workspace: values, then the logits if they must be gathered (on a device: what is the
+     * highest of each row), then per-worker scratch, then shared scratch.  Every part starts at a
+     * multiple of FL_CACHE_LINE. */
     size_t value_bytes, gather_bytes, worker_bytes, shared_bytes, workspace_bytes;
     unsigned char *workspace; /* NULL: not prepared */
     void *raw;                /* in host memory: the allocation that it lies in */
@@ -55,14 +60,26 @@ struct fl_plan {
     /* With a device the workspace is there, and so are copies of the constants. */
     fl_device *device;
     size_t device_bytes;
+    fl_call pick_call;        /* finds the highest logits; kernel NULL: none can */
+    fl_arg pick;              /* its output, [max_logits, 2] */
+    fl_pick *host_picks;      /* [max_logits] */
     float *host_logits;       /* [max_logits, vocab] */
     unsigned char *host_rows; /* the rows of a tapped value */
+
+    /* The calls that the host makes for it, one at a time: operands, then scratch of each of
+     * n_threads workers, then shared scratch. */
+    int n_threads, n_host_calls;
+    fl_arg *host_args;
+    size_t *host_at; /* offsets of the operands */
+    size_t n_host_args, operand_bytes, host_worker_bytes, host_shared_bytes;
+    unsigned char *host_area;
+    void *host_raw; /* the allocation that it lies in */
 };
 
 /* A step whose calls are to be made, and who watches. */
 typedef struct fl_walk {
     fl_plan *plan;
-    fl_pool *pool; /* NULL on a device */
+    fl_pool *pool; /* on a device: used for the calls of the host alone */
     const fl_step *step;
     fl_tap_fn tap;
     void *ctx;
@@ -70,11 +87,21 @@ typedef struct fl_walk {
 
 /* device.c */
 FL_MUST_CHECK fl_status fl_plan_device_measure(fl_plan *p, fl_error *err);
+void fl_plan_device_picks(fl_plan *p);              /* before scratch is measured */
+size_t fl_plan_device_host_bytes(const fl_plan *p); /* of host memory, by prepare */
 FL_MUST_CHECK fl_status fl_plan_device_prepare(fl_plan *p, fl_error *err);
 FL_MUST_CHECK fl_status fl_plan_device_run(const fl_walk *w, fl_error *err);
 
-FL_MUST_CHECK fl_status fl_plan_choose(const fl_graph *g, const fl_plan_options *opts,
-                                       const fl_kernel **kernels, fl_error *err);
+/* host.c */
+/* Gives an item whose operands are set copies of them in host memory; false: beyond memory. */
+bool fl_plan_host_item(fl_plan *p, fl_plan_item *item, const fl_node *node);
+bool fl_plan_host_area(const fl_plan *p, size_t *bytes);
+FL_MUST_CHECK fl_status fl_plan_host_prepare(fl_plan *p, fl_error *err);
+FL_MUST_CHECK fl_status fl_plan_host_call(const fl_walk *w, const fl_plan_item *item,
+                                          fl_error *err);
+
+/* Fills kernels, on_host and state_on_host. */
+FL_MUST_CHECK fl_status fl_plan_choose(fl_plan *p, const fl_plan_options *opts, fl_error *err);
 
 /* Places all computed values: place has one entry per value of the graph. */
 FL_MUST_CHECK fl_status fl_plan_place(const fl_graph *g, const fl_limits *limits, fl_place *place,

@@ -132,9 +132,10 @@ fl_status fl_plan_run(fl_plan *p, fl_pool *pool, const fl_step *step, fl_tap_fn 
 {
     if (!p->workspace)
         return fl_fail(err, FL_ARGUMENT, "the plan is not prepared: it has no workspace");
-    if (!p->device && fl_pool_threads(pool) > p->limits.n_threads)
+    bool on_host = !p->device || p->n_host_calls;
+    if (on_host && fl_pool_threads(pool) > p->n_threads)
         return fl_fail(err, FL_ARGUMENT, "a pool of %d threads, the plan is made for %d",
-                       fl_pool_threads(pool), (int)p->limits.n_threads);
+                       fl_pool_threads(pool), p->n_threads);
     FL_TRY(check_step(p, step, err));
     const fl_walk w = {.plan = p, .pool = pool, .step = step, .tap = tap, .ctx = ctx};
     if (p->device)

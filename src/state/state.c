@@ -14,8 +14,8 @@ void fl_record_copy(fl_state *st, int64_t to, int64_t from)
     for (int i = 0; i < st->n_pools; i++) {
         fl_state_pool *p = &st->pools[i];
         if (!st->info[i].paged)
-            fl_pool_copy(st, p->base + to * p->item_bytes, p->base + from * p->item_bytes,
-                         p->item_bytes);
+            fl_pool_copy(st->info[i].device, p->base + to * p->item_bytes,
+                         p->base + from * p->item_bytes, p->item_bytes);
     }
 }
 
@@ -24,7 +24,7 @@ static void record_zero(fl_state *st, int64_t record)
     for (int i = 0; i < st->n_pools; i++) {
         fl_state_pool *p = &st->pools[i];
         if (!st->info[i].paged)
-            fl_pool_zero(st, p->base + record * p->item_bytes, p->item_bytes);
+            fl_pool_zero(st->info[i].device, p->base + record * p->item_bytes, p->item_bytes);
     }
 }
 
@@ -56,7 +56,7 @@ static void page_copy(fl_state *st, int32_t to, int32_t from, int64_t rows)
         fl_state_pool *p = &st->pools[i];
         int64_t page_bytes = p->item_bytes * FL_PAGE_TOKENS;
         if (st->info[i].paged)
-            fl_pool_copy(st, p->base + to * page_bytes, p->base + from * page_bytes,
+            fl_pool_copy(st->info[i].device, p->base + to * page_bytes, p->base + from * page_bytes,
                          p->item_bytes * rows);
     }
 }

@@ -23,13 +23,15 @@ typedef struct fl_state_limits {
     int64_t n_tokens;    /* token rows over all sequences (rounded up to pages) */
     int64_t max_context; /* tokens of one sequence */
     fl_device *device;   /* the pools lie in its memory; NULL: in the host's.  Not owned. */
+    const bool *on_host; /* [n] those that lie in the host's all the same; NULL: none.  Read at
+                            creation only. */
 } fl_state_limits;
 
 /* Bytes that a manager with these limits will hold; needs no memory itself.  The pools are touched
  * only as they are used.  -1 when the limits are out of range. */
 int64_t fl_state_bytes(const fl_state_spec *specs, int n, const fl_state_limits *limits);
 
-/* Of these, the bytes of the pools: what creation takes of a device's reserve. */
+/* Of these, what creation takes of a device's reserve; 0 without one. */
 int64_t fl_state_device_bytes(const fl_state_spec *specs, int n, const fl_state_limits *limits);
 
 FL_MUST_CHECK fl_status fl_state_create(const fl_state_spec *specs, int n,

@@ -32,9 +32,11 @@ static fl_status check_limits(const fl_state_limits *l, int n, fl_error *err)
 }
 
 /* Sizes of one pool. */
-static fl_status lay_pool(const fl_state_spec *spec, const fl_state_limits *l, fl_pool_info *out,
-                          fl_error *err)
+static fl_status lay_pool(const fl_state_spec *specs, int i, const fl_state_limits *l,
+                          fl_pool_info *out, fl_error *err)
 {
+    const fl_state_spec *spec = &specs[i];
+    bool on_host = l->on_host && l->on_host[i];
     int64_t items =
         spec->paged ? fl_pages_for(l->n_tokens) * FL_PAGE_TOKENS : (int64_t)l->n_seqs + l->n_snaps;
     int64_t bytes, total;
@@ -48,7 +50,8 @@ static fl_status lay_pool(const fl_state_spec *spec, const fl_state_limits *l, f
                           .item_bytes = bytes,
                           .items = items,
                           .dtype = spec->dtype,
-                          .paged = spec->paged};
+                          .paged = spec->paged,
+                          .device = on_host ? NULL : l->device};
     return FL_OK;
 }
 
@@ -64,7 +67,7 @@ int64_t fl_state_bytes(const fl_state_spec *specs, int n, const fl_state_limits 
                     n * (int64_t)(sizeof(fl_pool_info) + sizeof(fl_state_pool));
     for (int i = 0; i < n; i++) {
         fl_pool_info info;
-        if (lay_pool(&specs[i], l, &info, NULL) != FL_OK ||
+        if (lay_pool(specs, i, l, &info, NULL) != FL_OK ||
             __builtin_add_overflow(total, info.item_bytes * info.items + FL_CACHE_LINE, &total))
             return -1;
     }
@@ -91,9 +94,9 @@ int64_t fl_state_device_bytes(const fl_state_spec *specs, int n, const fl_state_
     for (int i = 0; i < n; i++) {
         fl_pool_info info;
         size_t bytes = 0;
-        if (lay_pool(&specs[i], l, &info, NULL) != FL_OK ||
+        if (lay_pool(specs, i, l, &info, NULL) != FL_OK ||
             !fl_device_round((size_t)(info.item_bytes * info.items), &bytes) ||
-            __builtin_add_overflow(total, bytes, &total) || total > INT64_MAX)
+            __builtin_add_overflow(total, info.device ? bytes : 0, &total) || total > INT64_MAX)
             return -1;
     }
     return (int64_t)total;
@@ -109,6 +112,7 @@ fl_status fl_state_create(const fl_state_spec *specs, int n, const fl_state_limi
     if (!st)
         return fl_fail(err, FL_NOMEM, "no memory for a state manager");
     st->limits = *limits;
+    st->limits.on_host = NULL;
     st->n_pools = n;
     st->n_pages = (int32_t)fl_pages_for(limits->n_tokens);
     st->max_pages = (int32_t)fl_pages_for(limits->max_context);
@@ -116,7 +120,7 @@ fl_status fl_state_create(const fl_state_spec *specs, int n, const fl_state_limi
     st->pools = fl_calloc((size_t)n, sizeof *st->pools);
     fl_status status = st->info && st->pools ? FL_OK : FL_NOMEM;
     for (int i = 0; i < n && status == FL_OK; i++) {
-        status = lay_pool(&specs[i], limits, &st->info[i], err);
+        status = lay_pool(specs, i, limits, &st->info[i], err);
         st->recurrent |= !specs[i].paged;
     }
     if (status == FL_OK)

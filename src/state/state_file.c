@@ -74,19 +74,19 @@ static file_spec describe(const fl_pool_info *info)
 }
 
 /* Items of a pool.  Those on a device pass through memory of the host. */
-static fl_status move_items(const fl_state *st, unsigned char *items, int64_t bytes, stream *f,
+static fl_status move_items(fl_device *d, unsigned char *items, int64_t bytes, stream *f,
                             fl_error *err)
 {
-    if (!st->limits.device)
+    if (!d)
         return move(f, items, (size_t)bytes, err);
     void *host = fl_malloc((size_t)bytes);
     if (!host)
         return fl_fail(err, FL_NOMEM, "%s: no memory for %lld bytes", f->path, (long long)bytes);
-    fl_status s = f->writing ? fl_pool_read(st, host, items, bytes, err) : FL_OK;
+    fl_status s = f->writing ? fl_pool_read(d, host, items, bytes, err) : FL_OK;
     if (s == FL_OK)
         s = move(f, host, (size_t)bytes, err);
     if (s == FL_OK && !f->writing)
-        s = fl_pool_write(st, items, host, bytes, err);
+        s = fl_pool_write(d, items, host, bytes, err);
     fl_free(host);
     return s;
 }
@@ -98,14 +98,15 @@ static fl_status move_contents(const fl_state *st, fl_seq seq, int64_t n_tokens,
     const fl_seq_state *q = &st->seqs[seq];
     for (int i = 0; i < st->n_pools; i++) {
         const fl_state_pool *p = &st->pools[i];
+        fl_device *d = st->info[i].device;
         if (!st->info[i].paged) {
-            FL_TRY(move_items(st, p->base + seq * p->item_bytes, p->item_bytes, f, err));
+            FL_TRY(move_items(d, p->base + seq * p->item_bytes, p->item_bytes, f, err));
             continue;
         }
         for (int64_t pos = 0; pos < n_tokens; pos += FL_PAGE_TOKENS) {
             int64_t rows = n_tokens - pos < FL_PAGE_TOKENS ? n_tokens - pos : FL_PAGE_TOKENS;
             int64_t item = (int64_t)q->pages[pos / FL_PAGE_TOKENS] * FL_PAGE_TOKENS;
-            FL_TRY(move_items(st, p->base + item * p->item_bytes, rows * p->item_bytes, f, err));
+            FL_TRY(move_items(d, p->base + item * p->item_bytes, rows * p->item_bytes, f, err));
         }
     }
     return FL_OK;

@@ -10,7 +10,8 @@ typedef struct fl_pool_info {
     int64_t elements, item_bytes, items;
     fl_dtype dtype;
     bool paged;
-    void *raw; /* in host memory: the allocation that the pool's aligned base lies in */
+    fl_device *device; /* NULL: in host memory */
+    void *raw;         /* there: the allocation that the pool's aligned base lies in */
 } fl_pool_info;
 
 typedef struct fl_seq_state {
@@ -67,13 +68,13 @@ FL_MUST_CHECK fl_status fl_saved_read(fl_state *st, const char *path, uint64_t f
 FL_MUST_CHECK fl_status fl_saved_peek(const fl_state *st, const char *path, uint64_t fingerprint,
                                       int64_t *n_tokens, fl_error *err);
 
-/* pool.c: the memory of the pools, wherever it is. */
+/* pool.c: the memory of the pools, wherever it is; d: fl_pool_info.device of the pool. */
 FL_MUST_CHECK fl_status fl_pools_alloc(fl_state *st, fl_error *err);
-void fl_pool_copy(fl_state *st, void *to, const void *from, int64_t bytes);
-void fl_pool_zero(fl_state *st, void *at, int64_t bytes);
-FL_MUST_CHECK fl_status fl_pool_read(const fl_state *st, void *to, const void *from, int64_t bytes,
+void fl_pool_copy(fl_device *d, void *to, const void *from, int64_t bytes);
+void fl_pool_zero(fl_device *d, void *at, int64_t bytes);
+FL_MUST_CHECK fl_status fl_pool_read(fl_device *d, void *to, const void *from, int64_t bytes,
                                      fl_error *err);
-FL_MUST_CHECK fl_status fl_pool_write(const fl_state *st, void *to, const void *from, int64_t bytes,
+FL_MUST_CHECK fl_status fl_pool_write(fl_device *d, void *to, const void *from, int64_t bytes,
                                       fl_error *err);
 
 #endif

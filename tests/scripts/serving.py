@@ -36,9 +36,14 @@ class Server:
         self.p = subprocess.Popen(
             [binary, "serve", model, "--port", "0", "--context", "4096", *options],
             stderr=subprocess.PIPE, text=True)
-        line = self.p.stderr.readline()
-        found = re.search(r":(\d+)/v1", line)
-        assert found, line + self.p.stderr.read()
+        self.device, found, words = None, None, ""
+        while not found:
+            line = self.p.stderr.readline()
+            words += line
+            assert line, words
+            if line.startswith("device: "):
+                self.device = line.removeprefix("device: ").strip()
+            found = re.search(r":(\d+)/v1", line)
         self.port = int(found.group(1))
 
     def __enter__(self):

@@ -7,14 +7,17 @@
 
 #include "graph/device.h"
 
-/* Its kernels are those of the registry, the best that fits each call.  memory: what it has. */
-fl_device *fake_device_open(const fl_registry *registry, size_t memory);
+/* Its kernels are those of the registry, the best that fits each call, but for the operators in
+ * `without` ("mla,experts"; NULL: none).  memory: what it has. */
+fl_device *fake_device_open(const fl_registry *registry, size_t memory, const char *without);
 
 /* The n-th call that can fail does so, from now (1: the next), and once a step or a transfer to the
  * host has failed, all do until the device is closed; 0: none. */
 void fake_device_fail_at(long n);
 
-extern int fake_device_alive;   /* devices that are open */
-extern int fake_device_repeats; /* steps that were repeated from a recording */
+extern int fake_device_alive;       /* devices that are open */
+extern int fake_device_repeats;     /* steps that were repeated from a recording */
+extern size_t fake_device_reserved; /* by the last reserve */
+extern size_t fake_device_fetched;  /* bytes that went to the host, since it was last set to 0 */
 
 #endif

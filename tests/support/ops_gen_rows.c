@@ -1,4 +1,5 @@
-/* Cases of the operators that move rows, and of conv1d: embed, gather_logits, cache_write, cast. */
+/* Cases of the operators that move rows, of greatest and of conv1d: embed, gather_logits,
+ * cache_write, cast. */
 #include "support/ops_gen.h"
 
 #include <math.h>
@@ -36,6 +37,23 @@ static void make_gather(tc *c)
 {
     tc_step_random(c, 30, 200);
     any_rows(c, FL_ROWS_TOKENS, 100);
+}
+
+/* Long rows and short ones, some with equal numbers, some with one that is not finite. */
+static void make_greatest(tc *c)
+{
+    static const float odd[] = {NAN, INFINITY, -INFINITY};
+    tc_step_random(c, 12, 200);
+    int64_t width = rng_int(c->random, 1, rng_one_in(c->random, 4) ? 9000 : 300);
+    int x = tc_rows(c, ops_row_symbol(c), FL_F32, 1, &width);
+    ops_special(c, x, false);
+    for (int32_t r = 0; r < tc_n_rows(c, c->in_type[x].rows); r++) {
+        float *row = tc_f32(c, x, r);
+        for (int64_t i = 0; rng_one_in(c->random, 2) && i < width; i++)
+            row[i] = (float)rng_int(c->random, -3, 3) * 0.0f + (float)rng_int(c->random, 0, 2);
+        if (rng_one_in(c->random, 5))
+            row[rng_int(c->random, 0, width - 1)] = odd[rng_int(c->random, 0, 2)];
+    }
 }
 
 static void make_cache_write(tc *c)
@@ -104,6 +122,7 @@ static void conv_magnitude(tc *c, bool fast, ops_magnitude *m)
 
 const ops_gen ops_gen_embed = {"embed", make_embed, NULL, 0, false};
 const ops_gen ops_gen_gather_logits = {"gather_logits", make_gather, NULL, 0, false};
+const ops_gen ops_gen_greatest = {"greatest", make_greatest, NULL, 0, false};
 const ops_gen ops_gen_cache_write = {"cache_write", make_cache_write, NULL, 0, false};
 const ops_gen ops_gen_cast = {"cast", make_cast, NULL, 0, false};
 const ops_gen ops_gen_conv1d = {"conv1d", make_conv, conv_magnitude, 1e-6, false};

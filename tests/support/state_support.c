@@ -9,7 +9,7 @@ const fl_state_spec STATE_SPECS[N_STATE_SPECS] = {{"kv", true, FL_F32, 5},
 
 fl_state *state_make(int32_t n_seqs, int32_t n_snaps, int64_t tokens, int64_t context)
 {
-    fl_state_limits l = {n_seqs, n_snaps, tokens, context, NULL};
+    fl_state_limits l = {n_seqs, n_snaps, tokens, context, NULL, NULL};
     fl_state *st;
     fl_error e;
     if (fl_state_create(STATE_SPECS, N_STATE_SPECS, &l, &st, &e) != FL_OK)

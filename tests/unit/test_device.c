@@ -36,23 +36,16 @@ static fl_status make(fl_device *d, fl_engine **out, fl_error *err)
     return fl_engine_create_graph(engine_graph, FAKE_CONTEXT, &o, out, err);
 }
 
-static fl_device *open_fake(void)
+static fl_device *open_fake(const char *without)
 {
-    return fake_device_open(engine_graph->registry, ROOM);
+    return fake_device_open(engine_graph->registry, ROOM, without);
 }
 
-static void test_answers(void **state)
+/* Requests side by side on an engine; their answers are the network's. */
+static void answer(fl_engine *e, int rounds)
 {
-    (void)state;
-    engine_dice = (rng){7};
-    fl_engine *e;
-    fl_error err;
-    if (make(open_fake(), &e, &err) != FL_OK)
-        fail_msg("%s", err.message);
-    assert_string_equal(fl_engine_device(e), "fake:0");
-    fake_device_repeats = 0;
     int32_t text[3][FAKE_CONTEXT];
-    for (int round = 0; round < 3; round++) {
+    for (int round = 0; round < rounds; round++) {
         collector c[3];
         int64_t n[3];
         for (int i = 0; i < 3; i++) {
@@ -68,9 +61,116 @@ static void test_answers(void **state)
             collector_free(&c[i]);
         }
     }
+}
+
+static void test_answers(void **state)
+{
+    (void)state;
+    engine_dice = (rng){7};
+    fl_engine *e;
+    fl_error err;
+    if (make(open_fake(NULL), &e, &err) != FL_OK)
+        fail_msg("%s", err.message);
+    assert_string_equal(fl_engine_device(e), "fake:0");
+    fake_device_repeats = 0;
+    fake_device_fetched = 0;
+    answer(e, 3);
     assert_true(fake_device_repeats > 10);
+    assert_int_equal(fake_device_fetched, 3 * 3 * 12 * sizeof(fl_pick)); /* no logits */
     fl_engine_destroy(e);
     assert_int_equal(fake_device_alive, 0);
+}
+
+/* The host runs what the device lacks, whatever that is; memory is what was predicted. */
+static void test_lacking(void **state)
+{
+    (void)state;
+    static const char *const ops[] = {"fake_embed", "fake_decay", "fake_recall", "fake_head",
+                                      "greatest"};
+    engine_dice = (rng){17};
+    for (unsigned set = 1; set < 1u << 5; set++) {
+        char without[80] = "", says[80];
+        int n = 0;
+        for (int i = 0; i < 5; i++) {
+            if (set >> i & 1)
+                fl_text_append(strcat(without, ","), sizeof without, ops[i]);
+            n += i < 4 && set >> i & 1;
+        }
+        fl_engine *e;
+        fl_error err;
+        fl_engine_memory memory;
+        fl_device *d = open_fake(without + 1);
+        fl_engine_options o = small_options(d);
+        assert_int_equal(fl_engine_predict_graph(engine_graph, FAKE_CONTEXT, &o, &memory, &err),
+                         FL_OK);
+        if (make(d, &e, &err) != FL_OK)
+            fail_msg("without %s: %s", without + 1, err.message);
+        assert_int_equal(memory.device, fake_device_reserved);
+        snprintf(says, sizeof says, "fake:0 (%d of 4 calls on the processor)", n);
+        assert_string_equal(fl_engine_device(e), n ? says : "fake:0");
+        assert_int_equal(fl_plan_host_calls(fl_engine_plan(e)), n);
+        fake_device_repeats = 0;
+        answer(e, 1);
+        assert_int_equal(fake_device_repeats > 0, n == 0);
+        fl_engine_destroy(e);
+        assert_int_equal(fake_device_alive, 0);
+    }
+}
+
+/* Requests that look at more than the highest logit are answered as on the host. */
+static void test_sampling(void **state)
+{
+    (void)state;
+    enum { N = 6 };
+    int32_t text[N][70];
+    collector c[2][N];
+    fl_error err;
+    fl_logit_bias bias = {5, 1.5f};
+    engine_dice = (rng){18};
+    for (int i = 0; i < N; i++)
+        engine_some_ids(text[i], 70);
+    for (int k = 0; k < 2; k++) {
+        fl_engine *e;
+        assert_int_equal(make(k ? open_fake(NULL) : NULL, &e, &err), FL_OK);
+        for (int i = 0; i < N; i++) {
+            fl_request_params p = engine_params(text[i], 20 + 10 * i, 15);
+            p.sampling.temperature = i == 1 ? 0.8f : 0;
+            p.sampling.seed = 3;
+            p.sampling.n_top = i == 2 ? 4 : -1;
+            p.sampling.repetition = i == 3 ? 1.7f : 1;
+            p.sampling.bias = &bias;
+            p.sampling.n_bias = i == 4;
+            collect(&c[k][i], &p, i == 5 ? FAKE_VOCAB : 0);
+            engine_submit(e, &p);
+            if (i % 3 == 2)
+                run_all(e);
+        }
+        fl_engine_destroy(e);
+    }
+    for (int i = 0; i < N; i++) {
+        assert_same(&c[0][i], &c[1][i]);
+        collector_free(&c[0][i]);
+        collector_free(&c[1][i]);
+    }
+}
+
+/* Logits that are no numbers end a greedy request with the reason, on a device too. */
+static void test_not_finite(void **state)
+{
+    (void)state;
+    fl_engine *e;
+    fl_error err;
+    const int32_t text[] = {3, FAKE_NAN, 4};
+    collector c;
+    assert_int_equal(make(open_fake(NULL), &e, &err), FL_OK);
+    fl_request_params p = engine_params(text, 3, 5);
+    collect(&c, &p, 0);
+    engine_submit(e, &p);
+    run_all(e);
+    assert_int_equal(c.finish, FL_FINISH_ERROR);
+    assert_non_null(strstr(c.error.message, "NaN or infinity"));
+    collector_free(&c);
+    fl_engine_destroy(e);
 }
 
 typedef struct sums {
@@ -88,13 +188,12 @@ static void keep_last(void *ctx, const char *kind, int index, const fl_arg *valu
 }
 
 /* Taps, and a kept sequence that goes through a file, a fork and back. */
-static void test_state_travels(void **state)
+static void travel(const char *without)
 {
-    (void)state;
     engine_dice = (rng){8};
     fl_engine *e, *other;
     fl_error err;
-    assert_int_equal(make(open_fake(), &e, &err), FL_OK);
+    assert_int_equal(make(open_fake(without), &e, &err), FL_OK);
     assert_int_equal(make(NULL, &other, &err), FL_OK);
     int32_t text[FAKE_CONTEXT];
     engine_some_ids(text, 100);
@@ -148,10 +247,17 @@ static void test_state_travels(void **state)
     fl_engine_destroy(e);
 }
 
-/* Whatever the device refuses ends in a status; the program makes another engine and goes on. */
-static void test_failures(void **state)
+static void test_state_travels(void **state)
 {
     (void)state;
+    travel(NULL);
+    travel("fake_decay"); /* one pool here, one there */
+    travel("fake_recall,fake_embed");
+}
+
+/* Whatever the device refuses ends in a status; the program makes another engine and goes on. */
+static void fail_each(const char *without)
+{
     engine_dice = (rng){9};
     int32_t text[FAKE_CONTEXT];
     engine_some_ids(text, 80);
@@ -160,7 +266,7 @@ static void test_failures(void **state)
     for (; !through && n < 400; n++) {
         fl_engine *e;
         fl_error err = {0};
-        fl_device *d = open_fake();
+        fl_device *d = open_fake(without);
         fake_device_fail_at(n);
         fl_status s = make(d, &e, &err);
         if (s == FL_OK) {
@@ -187,50 +293,92 @@ static void test_failures(void **state)
     assert_true(through && n > 20);
 }
 
+static void test_failures(void **state)
+{
+    (void)state;
+    fail_each(NULL);
+    fail_each("fake_decay,fake_head,greatest");
+}
+
+/* With the i-th allocation failing, for all i, an engine with host calls leaves nothing behind. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+    fl_status s = FL_NOMEM;
+    for (long n = 1; s != FL_OK && n < 1000; n++) {
+        fl_engine *e = NULL;
+        fl_error err;
+        fl_device *d = open_fake("fake_decay");
+        fl_mem_fail_at(n);
+        s = make(d, &e, &err);
+        fl_mem_fail_at(0);
+        fl_engine_destroy(e);
+        assert_int_equal(fake_device_alive, 0);
+    }
+    assert_int_equal(s, FL_OK);
+}
+
 static void test_memory_limit(void **state)
 {
     (void)state;
     fl_engine *e;
     fl_error err;
-    fl_engine_options o = small_options(open_fake());
+    fl_engine_options o = small_options(open_fake(NULL));
     o.device_memory = 1000;
     assert_int_equal(fl_engine_create_graph(engine_graph, FAKE_CONTEXT, &o, &e, &err), FL_NOMEM);
     assert_non_null(strstr(err.message, "0.000 GB may be used"));
     assert_int_equal(fake_device_alive, 0);
-    o = small_options(open_fake());
+    o = small_options(open_fake(NULL));
     o.chunk = 17; /* refused before the device is looked at */
     assert_int_equal(fl_engine_create_graph(engine_graph, FAKE_CONTEXT, &o, &e, &err), FL_ARGUMENT);
     assert_int_equal(fake_device_alive, 0);
 }
 
-/* A real model: the same bits as on the host, prompt and answer. */
+/* A real model: the same bits as on the host, prompt and answer, also when the host runs what the
+ * device lacks or what was named, and all that shares a state with it. */
 static void test_tiny(void **state)
 {
     (void)state;
-    opened m[2];
-    collector c[2];
-    fl_engine_options o = fl_engine_options_default();
-    o.max_seqs = 1;
-    o.max_context = 512;
+    static const struct {
+        const char *without, *kernels;
+        int least; /* calls of the host: the layers that have the operator */
+    } ways[] = {{NULL, NULL, 0},
+                {"experts", NULL, 4},
+                {"mla,delta_rule", NULL, 8},
+                {"rmsnorm", "index_select=cpu,experts=cpu:simd", 8}};
+    enum { WAYS = sizeof ways / sizeof *ways };
     int32_t ids[70];
+    collector host;
     for (int i = 0; i < 70; i++)
         ids[i] = 37 * i % 3000;
-    for (int i = 0; i < 2; i++) {
-        o.given_device = i ? fake_device_open(fl_ops_registry(), (size_t)1 << 30) : NULL;
-        open_model(&m[i], FL_TINY_MODEL, &o);
+    for (int i = -1; i < WAYS; i++) {
+        opened m;
+        collector c;
+        fl_engine_options o = fl_engine_options_default();
+        o.max_seqs = 1;
+        o.max_context = 512;
+        if (i >= 0) {
+            o.given_device = fake_device_open(fl_ops_registry(), (size_t)1 << 30, ways[i].without);
+            o.kernels = ways[i].kernels;
+        }
+        open_model(&m, FL_TINY_MODEL, &o);
         fl_request_params p = engine_params(ids, 70, 4);
-        collect(&c[i], &p, fl_graph_vocab(fl_model_graph(m[i].model)));
-        engine_submit(m[i].engine, &p);
-        run_all(m[i].engine);
-        assert_int_equal(c[i].finish, FL_FINISH_LENGTH);
+        collect(&c, &p, fl_graph_vocab(fl_model_graph(m.model)));
+        engine_submit(m.engine, &p);
+        run_all(m.engine);
+        assert_int_equal(c.finish, FL_FINISH_LENGTH);
+        if (i < 0) {
+            host = c;
+        } else {
+            assert_true(fl_plan_host_calls(fl_engine_plan(m.engine)) >= ways[i].least);
+            assert_int_equal(host.rows.n, c.rows.n);
+            assert_memory_equal(host.rows.data, c.rows.data, c.rows.n * sizeof(float));
+            assert_memory_equal(host.ids.data, c.ids.data, 4 * sizeof(int32_t));
+            collector_free(&c);
+        }
+        close_model(&m);
     }
-    assert_int_equal(c[0].rows.n, c[1].rows.n);
-    assert_memory_equal(c[0].rows.data, c[1].rows.data, c[0].rows.n * sizeof(float));
-    assert_memory_equal(c[0].ids.data, c[1].ids.data, 4 * sizeof(int32_t));
-    for (int i = 0; i < 2; i++) {
-        collector_free(&c[i]);
-        close_model(&m[i]);
-    }
+    collector_free(&host);
 }
 
 /* ---- asking for a device ---- */
@@ -283,8 +431,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_lacking),
+        cmocka_unit_test(test_sampling),
+        cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_state_travels),
         cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_memory_limit),
         cmocka_unit_test(test_tiny),
         cmocka_unit_test(test_names),

@@ -146,6 +146,15 @@ static void test_rows_moved(void **state)
     row_is(&c, 0, 1, 2, (double[]){5, 6});
     tc_end(&c);
 
+    begin(&c, "greatest", 4);
+    numbers(&c, 4, 3, (float[]){1, 5, 5, -3, -2, -1, 0, NAN, 9, -INFINITY, 0, 0});
+    run_ref(&c);
+    assert_memory_equal(c.out[0].data, ((int32_t[]){1, 1}), 8);
+    assert_memory_equal((int32_t *)c.out[0].data + c.out[0].stride, ((int32_t[]){2, 1}), 8);
+    for (int r = 2; r < 4; r++)
+        assert_memory_equal((int32_t *)c.out[0].data + r * c.out[0].stride, ((int32_t[]){0, 0}), 8);
+    tc_end(&c);
+
     /* Positions 63 and 64: the last item of a page, the first of the next. */
     tc_begin(&c, "cache_write", &random_numbers);
     tc_step(&c, 1, (const int[]){2}, DIM(63));

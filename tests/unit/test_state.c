@@ -300,7 +300,7 @@ static void test_dead_sequences(void **state)
 static void test_rollback_of_pages_only(void **state)
 {
     (void)state;
-    fl_state_limits l = {1, 0, 256, 256, NULL};
+    fl_state_limits l = {1, 0, 256, 256, NULL, NULL};
     fl_state *st;
     fl_seq a;
     int64_t pos;
@@ -319,11 +319,12 @@ static void test_rollback_of_pages_only(void **state)
 static void test_limits(void **state)
 {
     (void)state;
-    const fl_state_limits bad[] = {{0, 0, 64, 64, NULL},         {-1, 0, 64, 64, NULL},
-                                   {1, -1, 64, 64, NULL},        {1, 0, 0, 64, NULL},
-                                   {1, 0, INT64_MAX, 64, NULL},  {1, 0, 64, 0, NULL},
-                                   {1, 0, 64, -64, NULL},        {1, 0, 64, INT64_MAX, NULL},
-                                   {INT32_MAX, 0, 64, 64, NULL}, {1, INT32_MAX, 64, 64, NULL}};
+    const fl_state_limits bad[] = {
+        {0, 0, 64, 64, NULL, NULL},         {-1, 0, 64, 64, NULL, NULL},
+        {1, -1, 64, 64, NULL, NULL},        {1, 0, 0, 64, NULL, NULL},
+        {1, 0, INT64_MAX, 64, NULL, NULL},  {1, 0, 64, 0, NULL, NULL},
+        {1, 0, 64, -64, NULL, NULL},        {1, 0, 64, INT64_MAX, NULL, NULL},
+        {INT32_MAX, 0, 64, 64, NULL, NULL}, {1, INT32_MAX, 64, 64, NULL, NULL}};
     fl_state *st;
     fl_error e;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -332,7 +333,7 @@ static void test_limits(void **state)
                          FL_ARGUMENT);
         assert_null(st);
     }
-    const fl_state_limits ok = {2, 1, 100, 100, NULL};
+    const fl_state_limits ok = {2, 1, 100, 100, NULL, NULL};
     fl_state_spec huge = {"huge", true, FL_F32, INT64_MAX / 8};
     assert_int_equal(fl_state_bytes(&huge, 1, &ok), -1);
     assert_int_equal(fl_state_create(&huge, 1, &ok, &st, &e), FL_ARGUMENT);
@@ -449,7 +450,7 @@ static void test_foreign_files(void **state)
     fl_state_spec specs[N_STATE_SPECS];
     memcpy(specs, STATE_SPECS, sizeof STATE_SPECS);
     specs[1].elements++;
-    fl_state_limits l = {2, 0, 256, 128, NULL};
+    fl_state_limits l = {2, 0, 256, 128, NULL, NULL};
     fl_state *other;
     assert_int_equal(fl_state_create(specs, N_STATE_SPECS, &l, &other, NULL), FL_OK);
     refused(other, 99, FL_MISMATCH);
@@ -487,7 +488,7 @@ static void test_foreign_files(void **state)
 
 static fl_status life(void)
 {
-    fl_state_limits l = {3, 2, 256, 128, NULL};
+    fl_state_limits l = {3, 2, 256, 128, NULL, NULL};
     fl_state *st;
     fl_seq a, b;
     fl_snap k;

@@ -24,6 +24,7 @@
     X(residual_mix)                                                                                \
     X(expr)                                                                                        \
     X(gather_logits)                                                                               \
+    X(greatest)                                                                                    \
     X(view)                                                                                        \
     X(cast)
 

@@ -14,6 +14,7 @@
     X(rope)                                                                                        \
     X(linear)                                                                                      \
     X(rows)                                                                                        \
+    X(greatest)                                                                                    \
     X(conv)                                                                                        \
     X(delta_rule)                                                                                  \
     X(mla)                                                                                         \
