@@ -83,6 +83,11 @@ FL_API const char *fl_version(void);
 
 typedef struct fl_context fl_context; /* a model ready to run */
 
+/* How the attention cache is kept: float32, which is exact, or with less memory and rounded.  FP8
+ * is E4M3, INT8 signed bytes, both with a scale for each 128 elements; the keys that a
+ * sparse-attention selector scores are signed bytes in both. */
+typedef enum fl_kv { FL_KV_F32, FL_KV_BF16, FL_KV_FP8, FL_KV_INT8 } fl_kv;
+
 /* {0} is the default of every field. */
 typedef struct fl_open_options {
     int threads;            /* processors to use; 0: all */
@@ -93,6 +98,7 @@ typedef struct fl_open_options {
     bool dense;             /* ignore sparse-attention selectors */
     bool trunk_q8;          /* keep the weights outside the routed experts in 8 bits, half of BF16;
                                with fast, products with them take 8-bit activations too */
+    fl_kv kv;               /* how the attention cache is kept */
     const char *definition; /* a model definition to use instead of the installed ones */
 } fl_open_options;
 

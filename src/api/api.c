@@ -15,8 +15,11 @@ struct fl_context {
 fl_status fl_open(const char *path, const fl_open_options *options, fl_context **out, fl_error *err)
 {
     fl_open_options o = options ? *options : (fl_open_options){0};
-    fl_model_options mo = {
-        .definition = o.definition, .layers = o.layers, .dense = o.dense, .trunk_q8 = o.trunk_q8};
+    fl_model_options mo = {.definition = o.definition,
+                           .layers = o.layers,
+                           .dense = o.dense,
+                           .trunk_q8 = o.trunk_q8,
+                           .kv = o.kv};
     fl_engine_options eo = {.threads = o.threads,
                             .max_seqs = 1,
                             .max_context = o.context,

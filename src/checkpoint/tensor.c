@@ -200,6 +200,19 @@ float fl_e4m3_to_f32(uint8_t x)
     return widen(x, 4, 3);
 }
 
+uint8_t fl_f32_to_e4m3(float x)
+{
+    uint32_t bits = bits_of(x), sign = bits >> 24 & 0x80, size = bits & 0x7fffffff;
+    if (size > 0x7f800000)
+        return (uint8_t)(sign | 0x7f);
+    if (size >= 0x43e00000) /* 448 */
+        return (uint8_t)(sign | 0x7e);
+    if (size < 0x3c800000) /* 2^-6: a multiple of 2^-9 */
+        return (uint8_t)(sign | (uint32_t)(float_from(size) * 512 + 0x1p23f - 0x1p23f));
+    size += 0x7ffff + (size >> 20 & 1);
+    return (uint8_t)(sign | ((size >> 20) - ((127 - 7) << 3)));
+}
+
 float fl_e8m0_to_f32(uint8_t x)
 {
     if (x == 0)

@@ -95,6 +95,7 @@ float fl_bf16_to_f32(uint16_t x);
 uint16_t fl_f32_to_bf16(float x); /* round to nearest even; NaN stays NaN */
 float fl_f16_to_f32(uint16_t x);
 float fl_e4m3_to_f32(uint8_t x);      /* the variant of checkpoints: no infinities, 127 is NaN */
+uint8_t fl_f32_to_e4m3(float x);      /* nearest even; beyond 448 it is 448; NaN stays NaN */
 float fl_e8m0_to_f32(uint8_t x);      /* 2^(x - 127); 255 is NaN */
 extern const float fl_e2m1_table[16]; /* the sixteen MXFP4 code values */
 

@@ -18,6 +18,7 @@ typedef struct cli_common {
     int threads, layers;
     int64_t context;
     bool dense, fast, trunk_q8, json;
+    fl_kv kv;
     const char *definition, *kernels;
     const char *device; /* NULL: not given, as "auto" */
     double gpu_memory;  /* 10^9 bytes; 0: all that are free */

@@ -14,6 +14,7 @@ enum {
     OPT_LAYERS,
     OPT_PRECISION,
     OPT_TRUNK,
+    OPT_KV,
     OPT_DENSE,
     OPT_DEF,
     OPT_KERNELS,
@@ -33,6 +34,8 @@ static const struct argp_option common_options[] = {
      "Weights outside the routed experts: as stored, or in 8 bits (with fast: times 8-bit "
      "activations)",
      0},
+    {"kv", OPT_KV, "f32|bf16|fp8|int8", 0,
+     "Attention cache: exact (f32, the default), or rounded to 16 or 8 bits", 0},
     {"dense", OPT_DENSE, 0, 0, "Attend to everything: ignore sparse-attention selectors", 0},
     {"model-def", OPT_DEF, "FILE", 0, "Use this model definition (Lua)", 0},
     {"kernel", OPT_KERNELS, "OP=NAME,...", 0, "Use the named kernels", 0},
@@ -42,6 +45,19 @@ static const struct argp_option common_options[] = {
     {"json", OPT_JSON, 0, 0, "Print JSON", 0},
     {0},
 };
+
+static const char *const kv_names[] = {"f32", "bf16", "fp8", "int8"}; /* in the order of fl_kv */
+
+static bool parse_kv(const char *arg, fl_kv *out)
+{
+    for (int i = 0; i <= FL_KV_INT8; i++) {
+        if (strcmp(arg, kv_names[i]) == 0) {
+            *out = (fl_kv)i;
+            return true;
+        }
+    }
+    return false;
+}
 
 static error_t common_parse(int key, char *arg, struct argp_state *state)
 {
@@ -65,6 +81,10 @@ static error_t common_parse(int key, char *arg, struct argp_state *state)
         if (strcmp(arg, "bf16") != 0 && strcmp(arg, "q8") != 0)
             argp_error(state, "--trunk is bf16 or q8, not '%s'", arg);
         o->trunk_q8 = strcmp(arg, "q8") == 0;
+        return 0;
+    case OPT_KV:
+        if (!parse_kv(arg, &o->kv))
+            argp_error(state, "--kv is f32, bf16, fp8 or int8, not '%s'", arg);
         return 0;
     case OPT_DENSE:
         o->dense = true;
@@ -146,7 +166,8 @@ fl_status cli_open(const char *path, const cli_common *o, fl_open_mode mode,
     fl_model_options mo = {.definition = o->definition,
                            .layers = o->layers,
                            .dense = o->dense,
-                           .trunk_q8 = o->trunk_q8};
+                           .trunk_q8 = o->trunk_q8,
+                           .kv = o->kv};
     fl_status s = fl_checkpoint_open(path, mode, &out->ck, err);
     if (s == FL_OK)
         s = fl_model_open(out->ck, fl_ops_registry(), &mo, &out->model, err);

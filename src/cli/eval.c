@@ -199,6 +199,7 @@ int cmd_eval(int argc, char **argv)
     cli_common exact = args.common;
     exact.fast = false;
     exact.trunk_q8 = false;
+    exact.kv = FL_KV_F32;
     exact.dense = true;
     exact.kernels = NULL;
     fl_engine_options eo = {.max_seqs = 1}, to = {.max_seqs = 1};

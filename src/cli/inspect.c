@@ -84,7 +84,7 @@ static void state_bytes(const fl_graph *g, int64_t *per_token, int64_t *per_sequ
     *per_token = *per_sequence = 0;
     for (int i = 0; i < fl_graph_states(g); i++) {
         const fl_state_spec *s = fl_graph_state_spec(g, i);
-        *(s->paged ? per_token : per_sequence) += s->elements * fl_dtype_bits(s->dtype) / 8;
+        *(s->paged ? per_token : per_sequence) += fl_state_item_bytes(s);
     }
 }
 

@@ -124,6 +124,13 @@ static fl_status judge_select(const fl_safetensors *st, const char *path, const 
     return FL_OK;
 }
 
+/* Whether results are not meant to be those of exact computation. */
+static bool rounded(void)
+{
+    const cli_common *o = &args.common;
+    return o->fast || o->trunk_q8 || o->kv != FL_KV_F32;
+}
+
 static fl_status judge_layers(const fl_tensor *layers, const char *path, const cli_capture *c,
                               double tolerance, verdict *v, fl_error *err)
 {
@@ -184,9 +191,8 @@ static fl_status judge(const fl_safetensors *st, const char *path, const cli_cap
     }
     FL_TRY(judge_select(st, path, c, v, err));
     v->ok = v->logits.relative <= tolerance &&
-            (args.common.fast || args.common.trunk_q8 ||
-             ((!v->has_layers || v->layers.relative <= tolerance) &&
-              v->argmax_equal == v->argmax_rows && v->select_equal == v->select_rows));
+            (rounded() || ((!v->has_layers || v->layers.relative <= tolerance) &&
+                           v->argmax_equal == v->argmax_rows && v->select_equal == v->select_rows));
     return FL_OK;
 }
 
@@ -283,9 +289,7 @@ int cmd_verify(int argc, char **argv)
     cli_model m;
     bool ok = true;
     cli_parse(&argp, argc, argv, &args);
-    double tolerance = args.tolerance > 0                         ? args.tolerance
-                       : args.common.fast || args.common.trunk_q8 ? 0.1
-                                                                  : 2e-5;
+    double tolerance = args.tolerance > 0 ? args.tolerance : rounded() ? 0.1 : 2e-5;
     fl_engine_options eo = {.max_seqs = 1};
     fl_status s = cli_open(args.model, &args.common, FL_OPEN_DATA, &eo, &m, &err);
     if (s == FL_OK)

@@ -2,6 +2,8 @@
  * Nodes are added in node.c; the passes have a file each. */
 #include "graph/graph_internal.h"
 
+#include "graph/cache_row.h"
+
 #include "base/mem.h"
 
 #include <limits.h>
@@ -143,9 +145,10 @@ fl_status fl_graph_state(fl_graph *g, const fl_state_spec *spec, fl_val *out, fl
     if (spec->elements < 1 || spec->elements > INT64_MAX / 64)
         return fl_fail(err, FL_MODEL, "state %s: %lld elements per item", spec->name,
                        (long long)spec->elements);
-    if (spec->dtype != FL_F32)
-        return fl_fail(err, FL_MODEL, "state %s: type %s, only F32 is possible", spec->name,
-                       fl_dtype_name(spec->dtype));
+    if (spec->dtype != FL_F32 && !(spec->paged && fl_cache_type(spec->dtype)))
+        return fl_fail(err, FL_MODEL,
+                       "state %s: type %s, possible are F32 and, for paged ones, BF16, F8_E4M3, I8",
+                       spec->name, fl_dtype_name(spec->dtype));
     uint32_t old;
     if (fl_strmap_get(&g->state_names, spec->name, strlen(spec->name), &old))
         return fl_fail(err, FL_MODEL, "state %s is declared twice", spec->name);
@@ -198,6 +201,8 @@ fl_status fl_graph_finish(fl_graph *g, fl_error *err)
     g->finished = true;
     FL_TRY(fl_graph_prune(g, err));
     FL_TRY(fl_graph_fold(g, err));
+    if (g->cache != FL_KV_F32)
+        FL_TRY(fl_graph_shrink(g, err));
     if (g->narrow)
         FL_TRY(fl_graph_narrow(g, err));
     return fl_graph_merge(g, err);
@@ -206,6 +211,16 @@ fl_status fl_graph_finish(fl_graph *g, fl_error *err)
 void fl_graph_keep_q8(fl_graph *g)
 {
     g->narrow = true;
+}
+
+void fl_graph_keep_cache(fl_graph *g, fl_kv form)
+{
+    g->cache = form;
+}
+
+int64_t fl_state_item_bytes(const fl_state_spec *spec)
+{
+    return fl_cache_row_bytes(spec->dtype, spec->elements);
 }
 
 /* ---- reading ---- */

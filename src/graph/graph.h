@@ -17,9 +17,11 @@ enum { FL_NONE = -1 };
 typedef struct fl_state_spec {
     const char *name;
     bool paged;       /* one item per token, found through the page table; else one per sequence */
-    fl_dtype dtype;   /* F32 */
+    fl_dtype dtype;   /* F32; of a paged state also BF16, F8_E4M3, I8: rows as in cache_row.h */
     int64_t elements; /* per item */
 } fl_state_spec;
+
+int64_t fl_state_item_bytes(const fl_state_spec *spec);
 
 typedef struct fl_node_attr { /* an attribute given by a model file */
     const char *name;
@@ -53,6 +55,11 @@ FL_MUST_CHECK fl_status fl_graph_output(fl_graph *g, fl_val logits, fl_error *er
 /* Before fl_graph_finish: keep the weights of products in 8 bits (Q8), converted when the graph is
  * finished. */
 void fl_graph_keep_q8(fl_graph *g);
+
+/* Before fl_graph_finish: keep the paged caches, declared as F32, in this form.  BF16: all of them.
+ * FP8, INT8: what attention reads as F8_E4M3 or I8, and keys that an indexer scores as I8 (BF16
+ * where a key has more than FL_CACHE_GROUP elements). */
+void fl_graph_keep_cache(fl_graph *g, fl_kv form);
 
 /* Runs the passes.  Constants are folded with the reference kernels when their data is there.
  * After a failure the graph can only be destroyed. */

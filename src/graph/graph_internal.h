@@ -45,6 +45,7 @@ struct fl_graph {
     FL_VEC(void *) blocks; /* narrowed weights, owned */
     int64_t narrowed;      /* bytes that narrowing saved */
     bool finished, narrow;
+    fl_kv cache; /* the form of the paged caches */
 };
 
 /* The attributes of an operator with op->view, in this order. */
@@ -65,6 +66,7 @@ FL_MUST_CHECK fl_status fl_node_infer(fl_graph *g, fl_node *node, fl_error *err)
 /* The passes, in the order in which they run. */
 FL_MUST_CHECK fl_status fl_graph_prune(fl_graph *g, fl_error *err);  /* prune.c */
 FL_MUST_CHECK fl_status fl_graph_fold(fl_graph *g, fl_error *err);   /* fold.c */
+FL_MUST_CHECK fl_status fl_graph_shrink(fl_graph *g, fl_error *err); /* cache.c, likewise */
 FL_MUST_CHECK fl_status fl_graph_narrow(fl_graph *g, fl_error *err); /* narrow.c, when asked for */
 FL_MUST_CHECK fl_status fl_graph_merge(fl_graph *g, fl_error *err);  /* merge.c */
 

@@ -54,7 +54,7 @@ static fl_status check_step(const fl_plan *p, const fl_step *s, fl_error *err)
     for (int i = 0; i < fl_graph_states(p->graph); i++) {
         const fl_state_spec *spec = fl_graph_state_spec(p->graph, i);
         const fl_state_pool *pool = s->states ? &s->states[i] : NULL;
-        int64_t need = spec->elements * (int64_t)sizeof(float);
+        int64_t need = fl_state_item_bytes(spec);
         if (!pool || !pool->base || pool->item_bytes < need)
             return fl_fail(err, FL_ARGUMENT, "the step has no pool of %lld bytes an item for %s",
                            (long long)need, spec->name);

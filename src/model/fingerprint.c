@@ -40,7 +40,7 @@ fl_status fl_model_hash(const fl_model *m, const fl_model_options *opts, uint64_
     fl_vec_free(&config);
     hash = add(hash, sources->data, sources->n);
     hash = add_int(hash, (int64_t)m->kinds.n);
-    hash = add_int(hash, opts->dense + 2 * opts->trunk_q8);
+    hash = add_int(hash, opts->dense + 2 * opts->trunk_q8 + 4 * (int)opts->kv);
     for (size_t i = 0; i < fl_checkpoint_count(m->ck); i++)
         hash = add_tensor(hash, fl_checkpoint_at(m->ck, i));
     *out = hash;

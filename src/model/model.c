@@ -71,6 +71,7 @@ static fl_status open_model(fl_model *m, const fl_registry *registry, const fl_m
     FL_TRY(fl_inventory_close(&m->inventory, fl_checkpoint_has_data(m->ck), err));
     if (opts->trunk_q8)
         fl_graph_keep_q8(m->graph);
+    fl_graph_keep_cache(m->graph, opts->kv);
     FL_TRY(fl_graph_finish(m->graph, err));
     FL_TRY(fl_model_read_stops(m, err));
     return fl_model_hash(m, opts, &m->fingerprint, err);

@@ -21,6 +21,7 @@ typedef struct fl_model_options {
     int layers;             /* > 0: build the first `layers` layers only */
     bool dense;             /* ignore sparse-attention selectors */
     bool trunk_q8;          /* keep the weights of products in 8 bits: fl_graph_keep_q8 */
+    fl_kv kv;               /* how the paged caches are kept: fl_graph_keep_cache */
 } fl_model_options;
 
 /* The folder of model definitions: <prefix>/share/firstlight/models beside the running program, if

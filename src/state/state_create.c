@@ -5,6 +5,7 @@
 #include "state/state_internal.h"
 
 #include "base/mem.h"
+#include "graph/cache_row.h"
 
 #include <string.h>
 #include <xxhash.h>
@@ -40,9 +41,10 @@ static fl_status lay_pool(const fl_state_spec *specs, int i, const fl_state_limi
     int64_t items =
         spec->paged ? fl_pages_for(l->n_tokens) * FL_PAGE_TOKENS : (int64_t)l->n_seqs + l->n_snaps;
     int64_t bytes, total;
-    if (spec->elements < 1 || fl_dtype_bits(spec->dtype) % 8 != 0 ||
-        __builtin_mul_overflow(spec->elements, (int64_t)fl_dtype_bits(spec->dtype) / 8, &bytes) ||
-        __builtin_mul_overflow(bytes, items, &total))
+    bool possible = spec->elements >= 1 && spec->elements <= INT64_MAX / 64 &&
+                    (spec->dtype == FL_F32 || (spec->paged && fl_cache_type(spec->dtype)));
+    bytes = possible ? fl_state_item_bytes(spec) : 0;
+    if (!possible || __builtin_mul_overflow(bytes, items, &total))
         return fl_fail(err, FL_ARGUMENT, "state %s: %lld items of %lld elements are out of range",
                        spec->name, (long long)items, (long long)spec->elements);
     *out = (fl_pool_info){.name_hash = XXH3_64bits(spec->name, strlen(spec->name)),

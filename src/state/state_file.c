@@ -187,6 +187,45 @@ done:
     return status;
 }
 
+static fl_status other_model(const stream *f, uint64_t theirs, uint64_t own, fl_error *err)
+{
+    return fl_fail(err, FL_MISMATCH,
+                   "%s: saved with another model (fingerprint %016llx, this one has %016llx)",
+                   f->path, (unsigned long long)theirs, (unsigned long long)own);
+}
+
+/* Reads the specs and holds them against this manager's.  Those that differ in nothing but the
+ * types of caches are another form of the same model, whose fingerprint differs too. */
+static fl_status read_specs(const fl_state *st, stream *f, uint64_t theirs, uint64_t own_print,
+                            fl_error *err)
+{
+    int differs = -1, typed = -1; /* the last spec that differs, and in its type only */
+    char type[sizeof((file_spec *)0)->dtype + 1] = "";
+    for (int i = 0; i < st->n_pools; i++) {
+        file_spec spec, own = describe(&st->info[i]);
+        FL_TRY(move(f, &spec, sizeof spec, err));
+        if (memcmp(&spec, &own, sizeof spec) == 0)
+            continue;
+        memcpy(type, spec.dtype, sizeof spec.dtype);
+        memcpy(spec.dtype, own.dtype, sizeof spec.dtype);
+        if (memcmp(&spec, &own, sizeof spec) == 0)
+            typed = i;
+        else
+            differs = i;
+    }
+    if (differs < 0 && typed >= 0)
+        return fl_fail(err, FL_MISMATCH,
+                       "%s: the cache was kept as %s, here it is %s: open the model with the form "
+                       "of cache (kv) that it was saved with",
+                       f->path, type, fl_dtype_name(st->info[typed].dtype));
+    if (theirs != own_print)
+        return other_model(f, theirs, own_print, err);
+    if (differs >= 0)
+        return fl_fail(err, FL_MISMATCH, "%s: state %d differs from this model's", f->path,
+                       differs);
+    return FL_OK;
+}
+
 /* Reads head and specs and holds them, and the size of the file, against this manager. */
 static fl_status read_head(const fl_state *st, stream *f, uint64_t fingerprint, uint64_t *salt,
                            int64_t *n_tokens, fl_error *err)
@@ -206,14 +245,12 @@ static fl_status read_head(const fl_state *st, stream *f, uint64_t fingerprint, 
     if (head.version != VERSION)
         return fl_fail(err, FL_UNSUPPORTED, "%s: format version %u, this program reads version %d",
                        f->path, head.version, VERSION);
-    if (head.fingerprint != fingerprint)
-        return fl_fail(err, FL_MISMATCH,
-                       "%s: saved with another model (fingerprint %016llx, this one has %016llx)",
-                       f->path, (unsigned long long)head.fingerprint,
-                       (unsigned long long)fingerprint);
+    if (head.n_specs != (uint32_t)st->n_pools && head.fingerprint != fingerprint)
+        return other_model(f, head.fingerprint, fingerprint, err);
     if (head.n_specs != (uint32_t)st->n_pools)
         return fl_fail(err, FL_MISMATCH, "%s: holds %u states, this model has %d", f->path,
                        head.n_specs, st->n_pools);
+    FL_TRY(read_specs(st, f, head.fingerprint, fingerprint, err));
     if (head.n_tokens < 1)
         return fl_fail(err, FL_FORMAT, "%s: a length of %lld tokens is impossible", f->path,
                        (long long)head.n_tokens);
@@ -226,10 +263,6 @@ static fl_status read_head(const fl_state *st, stream *f, uint64_t fingerprint, 
                    head.n_tokens * (int64_t)sizeof(int32_t);
     for (int i = 0; i < st->n_pools; i++) {
         const fl_pool_info *p = &st->info[i];
-        file_spec spec, own = describe(p);
-        FL_TRY(move(f, &spec, sizeof spec, err));
-        if (memcmp(&spec, &own, sizeof spec) != 0)
-            return fl_fail(err, FL_MISMATCH, "%s: state %d differs from this model's", f->path, i);
         int64_t bytes;
         if (__builtin_mul_overflow(p->item_bytes, p->paged ? head.n_tokens : 1, &bytes) ||
             __builtin_add_overflow(size, bytes, &size))

@@ -5,6 +5,7 @@
 #include "support/cmocka_all.h"
 
 #include "base/mem.h"
+#include "graph/cache_row.h"
 #include "ops/ops.h"
 
 #include <string.h>
@@ -263,31 +264,44 @@ int tc_const(tc *c, fl_dtype dtype, int32_t n_tensors, int ndim, const int64_t *
     return i;
 }
 
-int tc_state_in(tc *c, bool paged, int64_t elements)
+static int state_in(tc *c, bool paged, fl_dtype dtype, int64_t elements)
 {
     assert_true(c->n_states < TC_MAX_STATES);
-    int i = add(c, FL_ROWS_STATE, FL_F32, 1, 1, &elements), s = c->n_states++;
+    int i = add(c, FL_ROWS_STATE, dtype, 1, 1, &elements), s = c->n_states++;
     c->in_type[i].state = s;
     c->in_type[i].paged = paged;
     c->in_type[i].n_tensors = 0;
     int64_t items = paged ? c->n_pages * FL_PAGE_TOKENS : c->n_slots;
-    int64_t item_bytes = elements * 4 + rng_int(c->random, 0, 1) * 64;
-    size_t bytes = (size_t)(items * item_bytes);
-    unsigned char *base = tc_alloc(c, bytes + 2 * TC_GUARD, 4);
-    c->states[s] =
-        (tc_state){.initial = tc_alloc(c, bytes, 4), .items = items, .elements = elements};
+    int64_t used = fl_cache_row_bytes(dtype, elements);
+    int64_t item_bytes = used + rng_int(c->random, 0, 1) * 64;
+    size_t bytes = (size_t)(items * item_bytes), align = dtype == FL_F32 ? 4 : FL_CACHE_ALIGN;
+    unsigned char *base = tc_alloc(c, bytes + 2 * TC_GUARD, align);
+    c->states[s] = (tc_state){
+        .initial = tc_alloc(c, bytes, align), .items = items, .elements = elements, .used = used};
     c->pools[s] = (fl_state_pool){.base = base + TC_GUARD, .item_bytes = item_bytes};
     fl_state_pool initial = {c->states[s].initial, item_bytes};
+    float *x = tc_alloc(c, (size_t)elements * sizeof *x, sizeof *x);
     for (int q = 0; q < c->step.n_seqs; q++) {
         const fl_seq_rows *seq = &c->step.seqs[q];
         int64_t n = paged ? seq->pos0 + seq->n_rows : 1;
         for (int64_t p = 0; p < n; p++) {
-            float *item = paged ? fl_state_row(&initial, seq, p) : fl_state_slot(&initial, seq);
             for (int64_t e = 0; e < elements; e++)
-                item[e] = paged || seq->pos0 ? rng_normal(c->random) : 0;
+                x[e] = paged || seq->pos0 ? rng_normal(c->random) : 0;
+            fl_cache_encode(dtype, elements, x,
+                            paged ? fl_state_row(&initial, seq, p) : fl_state_slot(&initial, seq));
         }
     }
     return i;
+}
+
+int tc_state_in(tc *c, bool paged, int64_t elements)
+{
+    return state_in(c, paged, FL_F32, elements);
+}
+
+int tc_cache_in(tc *c, fl_dtype dtype, int64_t elements)
+{
+    return state_in(c, true, dtype, elements);
 }
 
 float *tc_f32(const tc *c, int in, int64_t row)

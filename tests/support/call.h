@@ -29,6 +29,7 @@ enum { TC_MAX_IN = 34, TC_MAX_ATTR = 8, TC_MAX_STATES = 2, TC_GUARD = 64 };
 typedef struct tc_state {
     unsigned char *initial; /* what tc_reset puts into the pool */
     int64_t items, elements;
+    int64_t used; /* bytes of an item that hold it; the rest of item_bytes is a gap */
 } tc_state;
 
 typedef struct tc {
@@ -72,6 +73,8 @@ void tc_step_random(tc *c, int max_rows, int64_t max_pos);
 int tc_rows(tc *c, fl_rows rows, fl_dtype dtype, int ndim, const int64_t *dim);
 int tc_const(tc *c, fl_dtype dtype, int32_t n_tensors, int ndim, const int64_t *dim);
 int tc_state_in(tc *c, bool paged, int64_t elements);
+/* A paged pool of this type (graph/cache_row.h): its rows are encoded random numbers. */
+int tc_cache_in(tc *c, fl_dtype dtype, int64_t elements);
 int tc_none(tc *c); /* an optional input left out */
 
 int32_t tc_n_rows(const tc *c, fl_rows rows);

@@ -46,6 +46,8 @@ void ops_special(tc *c, int i, bool nan);
 extern float ops_tiny;
 /* A row symbol for an input: mostly tokens. */
 fl_rows ops_row_symbol(tc *c);
+/* A type of cache: float32 half the time. */
+fl_dtype ops_cache_type(tc *c);
 /* All of a weight as floats, in memory of the case. */
 float *ops_decode(tc *c, const fl_tensor *t);
 

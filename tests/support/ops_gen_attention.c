@@ -1,6 +1,7 @@
 /* Cases of the operators that look across rows: delta_rule, mla, index_select. */
 #include "support/ops_gen.h"
 
+#include "graph/cache_row.h"
 #include "ops/def/def_internal.h"
 
 #include <math.h>
@@ -106,13 +107,15 @@ static void make_mla(tc *c)
     int64_t heads = crowd ? 35 : rng_int(r, 1, 4), nope = rng_int(r, 1, crowd ? 2 : 20);
     int64_t dv = rng_int(r, 1, crowd ? 2 : 18), pe = rng_int(r, 0, 12);
     int64_t latent = type == FL_MXFP4 ? 32 : rng_int(r, 1, crowd ? 3 : 40);
+    if (type != FL_MXFP4 && rng_one_in(r, 10)) /* several groups of a cache in 8 bits */
+        latent = rng_int(r, 100, 300);
     if (!crowd && rng_one_in(r, 6)) { /* the same */
         latent = 32;
         pe = 16 * rng_int(r, 0, 1);
     }
     tc_rows(c, FL_ROWS_TOKENS, FL_F32, 2, (int64_t[]){heads, nope + pe});
     tc_const(c, type, 1, 2, (int64_t[]){heads * (nope + dv), latent});
-    tc_state_in(c, true, latent + pe);
+    tc_cache_in(c, ops_cache_type(c), latent + pe);
     if (rng_one_in(r, 2)) {
         int64_t topk = rng_int(r, 1, 200);
         int in = tc_rows(c, FL_ROWS_TOKENS, FL_I32, 1, &topk);
@@ -141,12 +144,16 @@ static void mla_magnitude(tc *c, bool fast, ops_magnitude *m)
     const float *w = ops_decode(c, c->in[FL_MLA_KV_B].tensors);
     int64_t heads = c->in_type[FL_MLA_Q].dim[0], latent = c->in_type[FL_MLA_KV_B].dim[1];
     int64_t dv = c->out_type[0].dim[1], rows = c->in_type[FL_MLA_KV_B].dim[0] / heads;
+    float *row = tc_alloc(c, (size_t)c->states[0].elements * sizeof *row, sizeof *row);
     fl_state_pool cache = {c->states[0].initial, c->pools[0].item_bytes};
     for (int32_t r = 0; r < c->step.n_rows; r++) {
         const fl_seq_rows *q = &c->step.seqs[c->step.row_seq[r]];
         float high = 0;
-        for (int64_t p = 0; p <= fl_step_pos(&c->step, r); p++)
-            high = fmaxf(high, largest(fl_state_row(&cache, q, p), latent));
+        for (int64_t p = 0; p <= fl_step_pos(&c->step, r); p++) {
+            fl_cache_decode(c->in_type[FL_MLA_CACHE].dtype, c->states[0].elements,
+                            fl_state_row(&cache, q, p), row);
+            high = fmaxf(high, largest(row, latent));
+        }
         for (int64_t h = 0; h < heads; h++) {
             for (int64_t d = 0; d < dv; d++) {
                 double sum = 0;
@@ -166,31 +173,52 @@ static void whole_numbers(rng *r, float *x, int64_t n, int most)
         x[i] = (float)rng_int(r, -most, most);
 }
 
+/* Whole numbers that are their own codes in signed bytes, times a power of two. */
+static void put_coded(rng *r, float *x, int64_t n)
+{
+    float scale = (float)(1 << rng_int(r, 0, 3));
+    whole_numbers(r, x, n, 2);
+    x[rng_int(r, 0, n - 1)] = rng_one_in(r, 2) ? 127 : -127;
+    for (int64_t i = 0; i < n; i++)
+        x[i] *= scale;
+}
+
 /* Whole numbers: every sum is exact and ties are everywhere. */
 static void make_index(tc *c)
 {
+    static const fl_dtype types[] = {FL_F32, FL_BF16, FL_I8};
     rng *r = c->random;
     tc_step_random(c, rng_one_in(r, 3) ? 70 : 8, 600);
+    fl_dtype type = types[rng_int(r, 0, 2)];
     int64_t heads = rng_int(r, 1, 6), d = rng_one_in(r, 6) ? 32 : rng_int(r, 1, 40);
+    if (rng_one_in(r, 6)) {
+        heads = rng_one_in(r, 2) ? 32 : 16;
+        d = 128;
+    }
     tc_rows(c, FL_ROWS_TOKENS, FL_F32, 2, (int64_t[]){heads, d});
     tc_rows(c, FL_ROWS_TOKENS, FL_F32, 1, &heads);
-    tc_state_in(c, true, d);
+    tc_cache_in(c, type, d);
     tc_number(c, "topk", (double)rng_int(r, 1, rng_one_in(r, 2) ? 20 : 300));
     tc_number(c, "scale", rng_one_in(r, 2) ? 1 : 0.125);
     for (int32_t i = 0; i < c->step.n_rows; i++) {
         whole_numbers(r, tc_f32(c, FL_INDEX_Q, i), heads * d, 2);
+        for (int64_t h = 0; h < heads && type == FL_I8; h++)
+            put_coded(r, tc_f32(c, FL_INDEX_Q, i) + h * d, d);
         whole_numbers(r, tc_f32(c, FL_INDEX_W, i), heads, 3);
         if (rng_one_in(r, 20))
             tc_f32(c, FL_INDEX_W, i)[0] = NAN;
     }
+    float *key = tc_alloc(c, (size_t)d * sizeof *key, sizeof *key);
     fl_state_pool keys = {c->states[0].initial, c->pools[0].item_bytes};
     for (int s = 0; s < c->step.n_seqs; s++) {
         const fl_seq_rows *q = &c->step.seqs[s];
         for (int64_t p = 0; p < q->pos0 + q->n_rows; p++) {
-            float *key = fl_state_row(&keys, q, p);
             whole_numbers(r, key, d, 2);
+            if (type == FL_I8)
+                put_coded(r, key, d);
             if (rng_one_in(r, 200))
                 key[d / 2] = rng_one_in(r, 2) ? NAN : INFINITY;
+            fl_cache_encode(type, d, key, fl_state_row(&keys, q, p));
         }
     }
 }

@@ -62,8 +62,8 @@ static void make_cache_write(tc *c)
     int parts = (int)rng_int(c->random, 1, 3);
     int64_t dim[3], width = 0;
     for (int i = 0; i < parts; i++)
-        width += dim[i] = rng_int(c->random, 1, 40);
-    tc_state_in(c, true, width);
+        width += dim[i] = rng_int(c->random, 1, rng_one_in(c->random, 4) ? 200 : 40);
+    tc_cache_in(c, ops_cache_type(c), width);
     for (int i = 0; i < parts; i++)
         ops_special(c, tc_rows(c, FL_ROWS_TOKENS, FL_F32, 1, &dim[i]), true);
 }

@@ -134,8 +134,11 @@ static void test_states(void **state)
     assert_int_equal(fl_graph_state(g, &(fl_state_spec){"kv", true, FL_F32, 12}, &a, &err),
                      FL_MODEL);
     assert_int_equal(fl_graph_state(g, &(fl_state_spec){"x", true, FL_F32, 0}, &a, &err), FL_MODEL);
-    assert_int_equal(fl_graph_state(g, &(fl_state_spec){"y", true, FL_BF16, 4}, &a, &err),
+    assert_int_equal(fl_graph_state(g, &(fl_state_spec){"y", true, FL_F16, 4}, &a, &err), FL_MODEL);
+    assert_int_equal(fl_graph_state(g, &(fl_state_spec){"z", false, FL_BF16, 4}, &a, &err),
                      FL_MODEL);
+    OK(fl_graph_state(g, &(fl_state_spec){"keys", true, FL_I8, 100}, &a, &err));
+    assert_int_equal(fl_state_item_bytes(fl_graph_state_spec(g, 2)), 128);
 }
 
 static void test_attributes(void **state)

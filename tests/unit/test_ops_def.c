@@ -72,7 +72,8 @@ static void test_messages(void **state)
     tc_state_in(&c, true, 7);
     rows(&c, 1, DIM(4));
     rows(&c, 1, DIM(4));
-    refused(&c, "input 0 (cache) is a paged state F32 [7], expected a paged state F32 [8]");
+    refused(&c, "input 0 (cache) is a paged state F32 [7], expected a paged "
+                "state F32, BF16, I8 or F8_E4M3 [8]");
     begin(&c, "expr");
     rows(&c, 2, DIM(3, 4));
     tc_const(&c, FL_F32, 1, 1, DIM(5));

@@ -152,6 +152,9 @@ static void test_loads(void **state)
         fl_probe_find(FL_ISA_BASE, "load_e4m3")->run(a, a, a, got);
         for (int i = 0; i < LANES; i++)
             assert_true(same(got[i], fl_e4m3_to_f32(bytes[i])));
+        fl_probe_find(FL_ISA_BASE, "load_i8")->run(a, a, a, got);
+        for (int i = 0; i < LANES; i++)
+            assert_true(same(got[i], (int8_t)bytes[i]));
         b[0] = ldexpf(1, (int)(next32() % 250) - 125);
         fl_probe_find(FL_ISA_BASE, "mxfp4")->run(a, b, a, got);
         for (int i = 0; i < LANES; i++) {

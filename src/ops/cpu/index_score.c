@@ -2,6 +2,7 @@
  * keys stay in registers, and so do the sums over the heads that take them in. */
 #include "ops/cpu/index_score.h"
 
+#include "ops/cpu/cache.h"
 #include "ops/cpu/matmul.h"
 #include "ops/cpu/simd.h"
 
@@ -11,14 +12,35 @@ enum { HEADS = 4, PARTS = 4 };
 enum { HEADS = 4, PARTS = 2 };
 #endif
 
-float *fl_index_cut_keys(fl_room *r, const fl_type *q)
+void fl_index_cut_keys(fl_room *r, const fl_type *q, fl_dtype type, fl_index_keys *out)
 {
-    return fl_room_floats(r, q->dim[1] * FL_INDEX_BLOCK);
+    *out = (fl_index_keys){.lanes = fl_room_floats(r, q->dim[1] * FL_INDEX_BLOCK)};
+    if (type != FL_F32)
+        out->rows = fl_room_floats(r, q->dim[1] * FL_INDEX_BLOCK);
+    if (type == FL_I8)
+        out->scale = fl_room_floats(r, FL_INDEX_BLOCK);
 }
 
-void fl_index_cut_query(fl_room *r, const fl_type *q, fl_index_query *out)
+void fl_index_cut_query(fl_room *r, const fl_type *q, fl_dtype type, fl_index_query *out)
 {
-    out->weights = fl_room_floats(r, q->dim[0]);
+    *out = (fl_index_query){.weights = fl_room_floats(r, q->dim[0])};
+    if (type == FL_I8)
+        out->codes = fl_room_floats(r, q->dim[0] * q->dim[1]);
+}
+
+/* The codes of all heads, and their scales into the weights. */
+static void encode(const fl_index *x, fl_index_query *out)
+{
+    union {
+        int8_t code[2 * FL_CACHE_GROUP];
+        float align;
+    } row;
+    for (int64_t h = 0; h < x->heads; h++) {
+        fl_cache_encode(FL_I8, x->d, out->q + h * x->d, row.code);
+        fl_cache_codes(x->d, row.code, out->codes + h * x->d);
+        out->weights[h] *= fl_cache_scales(row.code, x->d)[0];
+    }
+    out->q = out->codes;
 }
 
 void fl_index_ready(const fl_index *x, int32_t row, fl_index_query *out)
@@ -27,12 +49,29 @@ void fl_index_ready(const fl_index *x, int32_t row, fl_index_query *out)
     out->q = fl_row_f32(x->q, row);
     for (int64_t h = 0; h < x->heads; h++)
         out->weights[h] = x->scale * w[h];
+    if (x->type == FL_I8)
+        encode(x, out);
 }
 
-void fl_index_load(const fl_index *x, const fl_seq_rows *seq, int64_t pos, int n, float *keys)
+void fl_index_load(const fl_index *x, const fl_seq_rows *seq, int64_t pos, int n,
+                   const fl_index_keys *keys)
 {
-    fl_transpose(n, x->d, fl_state_row(x->pool, seq, pos),
-                 x->pool->item_bytes / (int64_t)sizeof(float), keys, FL_INDEX_BLOCK);
+    const unsigned char *key = fl_state_row(x->pool, seq, pos);
+    int64_t size = x->pool->item_bytes;
+    if (x->type == FL_F32) {
+        fl_transpose(n, x->d, (const float *)key, size / (int64_t)sizeof(float), keys->lanes,
+                     FL_INDEX_BLOCK);
+        return;
+    }
+    for (int i = 0; i < n; i++, key += size) {
+        if (x->type == FL_I8) {
+            fl_cache_codes(x->d, (const int8_t *)key, keys->rows + i * x->d);
+            keys->scale[i] = fl_cache_scales(key, x->d)[0];
+        } else {
+            fl_cache_load(x->type, x->d, key, keys->rows + i * x->d);
+        }
+    }
+    fl_transpose(n, x->d, keys->rows, x->d, keys->lanes, FL_INDEX_BLOCK);
 }
 
 /* Takes n_heads heads from q on into the sums of n vectors of keys. */
@@ -86,16 +125,18 @@ FL_INLINE void column(const fl_index *x, const fl_index_query *query, int n, con
         vp_store(scores + p * FL_PART, sum[p]);
 }
 
-void fl_index_score(const fl_index *x, const fl_index_query *query, const float *keys, int n,
-                    float *scores)
+void fl_index_score(const fl_index *x, const fl_index_query *query, const fl_index_keys *keys,
+                    int n, float *scores)
 {
     int i = 0, end = (n + FL_LANES - 1) / FL_LANES * FL_LANES;
     for (; i + PARTS * FL_PART <= end; i += PARTS * FL_PART)
-        column(x, query, PARTS, keys + i, scores + i);
+        column(x, query, PARTS, keys->lanes + i, scores + i);
     for (; i < end; i += FL_PART)
-        column(x, query, 1, keys + i, scores + i);
+        column(x, query, 1, keys->lanes + i, scores + i);
     for (i = 0; i < end; i += FL_LANES) {
         vf s = vf_load(scores + i);
+        if (x->type == FL_I8)
+            s = vf_mul(s, vf_load(keys->scale + i));
         vf_store(scores + i, vf_select(vf_eq(s, s), s, vf_set1(-INFINITY)));
     }
 }

@@ -15,13 +15,24 @@ typedef struct fl_index {
     int64_t heads, d;
     int32_t topk;
     float scale;
+    fl_dtype type; /* of the keys */
 } fl_index;
 
-/* A row of the step made ready: queries as they are, weights times the scale. */
+/* A row of the step made ready: queries as they are, weights times the scale.  With keys in signed
+ * bytes the queries are codes too, whole numbers whose products are exact in float32, and the scale
+ * of a head goes to its weight. */
 typedef struct fl_index_query {
     const float *q; /* [heads][d] */
     float *weights; /* [heads] */
+    float *codes;   /* [heads][d]; I8 */
 } fl_index_query;
+
+/* A block of keys. */
+typedef struct fl_index_keys {
+    float *lanes; /* [d][64] */
+    float *scale; /* [64]; I8 */
+    float *rows;  /* [64][d]; not F32 */
+} fl_index_keys;
 
 #define fl_index_cut_keys FL_CPU_NAME(fl_index_cut_keys)
 #define fl_index_cut_query FL_CPU_NAME(fl_index_cut_query)
@@ -29,19 +40,20 @@ typedef struct fl_index_query {
 #define fl_index_load FL_CPU_NAME(fl_index_load)
 #define fl_index_score FL_CPU_NAME(fl_index_score)
 
-/* Room for a block of keys, and for a row; q is the type of the queries. */
-float *fl_index_cut_keys(fl_room *r, const fl_type *q);
-void fl_index_cut_query(fl_room *r, const fl_type *q, fl_index_query *out);
+/* Room for a block of keys, and for a row; q is the type of the queries, type that of the keys. */
+void fl_index_cut_keys(fl_room *r, const fl_type *q, fl_dtype type, fl_index_keys *out);
+void fl_index_cut_query(fl_room *r, const fl_type *q, fl_dtype type, fl_index_query *out);
 
 void fl_index_ready(const fl_index *x, int32_t row, fl_index_query *out);
 
 /* Brings n keys (at most FL_INDEX_BLOCK) from position pos on, of one page, into lanes. */
-void fl_index_load(const fl_index *x, const fl_seq_rows *seq, int64_t pos, int n, float *keys);
+void fl_index_load(const fl_index *x, const fl_seq_rows *seq, int64_t pos, int n,
+                   const fl_index_keys *keys);
 
 /* scores[0..n) of the keys of a block, NaN as -inf; what follows up to the next multiple of 16 may
  * be anything.  A score depends on its row and its key alone: the dot product runs over d in
  * ascending order, the sum over the heads likewise. */
-void fl_index_score(const fl_index *x, const fl_index_query *query, const float *keys, int n,
-                    float *scores);
+void fl_index_score(const fl_index *x, const fl_index_query *query, const fl_index_keys *keys,
+                    int n, float *scores);
 
 #endif

@@ -18,7 +18,7 @@ enum { GROUP = 16, KEYS = FL_INDEX_BLOCK };
 enum { FEW = 4 }; /* scored rows per worker */
 
 typedef struct room {
-    float *keys; /* a block of keys */
+    fl_index_keys keys;
     fl_index_query query[GROUP];
     uint64_t *best; /* [GROUP][fl_topk_room] */
     uint64_t *spare;
@@ -31,12 +31,12 @@ typedef struct common {
     int32_t *counts;         /* [2 n_threads] */
 } common;
 
-static size_t cut_room(room *m, const fl_type *q, int64_t topk, void *scratch)
+static size_t cut_room(room *m, const fl_type *q, fl_dtype type, int64_t topk, void *scratch)
 {
     fl_room r = {scratch, 0};
-    m->keys = fl_index_cut_keys(&r, q);
+    fl_index_cut_keys(&r, q, type, &m->keys);
     for (int i = 0; i < GROUP; i++)
-        fl_index_cut_query(&r, q, &m->query[i]);
+        fl_index_cut_query(&r, q, type, &m->query[i]);
     m->best = fl_room_take(&r, GROUP * fl_topk_room(topk), sizeof *m->best);
     m->spare = fl_room_take(&r, fl_topk_room(topk), sizeof *m->spare);
     return r.used;
@@ -83,13 +83,13 @@ static void scan(const fl_index *x, room *m, int32_t row, int n_rows, int64_t be
     for (int64_t b = begin; b < end; b++) {
         float scores[KEYS];
         int64_t pos = b * KEYS, left = visible + n_rows - 1 - pos;
-        fl_index_load(x, seq, pos, left < KEYS ? (int)left : KEYS, m->keys);
+        fl_index_load(x, seq, pos, left < KEYS ? (int)left : KEYS, &m->keys);
         for (int i = 0; i < n_rows; i++) {
             int64_t n = visible + i - pos;
             if (n <= 0)
                 continue;
             n = n < KEYS ? n : KEYS;
-            fl_index_score(x, &m->query[i], m->keys, (int)n, scores);
+            fl_index_score(x, &m->query[i], &m->keys, (int)n, scores);
             offer(scores, pos, (int)n, &best[i]);
         }
     }
@@ -122,7 +122,7 @@ static void many(const fl_index *x, const fl_worker *worker, int32_t n_scored)
 {
     room m;
     fl_topk best[GROUP];
-    cut_room(&m, &x->q->type, x->topk, worker->scratch);
+    cut_room(&m, &x->q->type, x->type, x->topk, worker->scratch);
     int32_t group = n_scored / (2 * worker->n_threads), turn = 0;
     group = group < 1 ? 1 : group > GROUP ? GROUP : group;
     for (int32_t s = 0; s < x->step->n_seqs; s++) {
@@ -171,7 +171,7 @@ static void scan_share(const fl_index *x, const common *c, const fl_worker *work
 {
     room m;
     int64_t n, first = 0;
-    cut_room(&m, &x->q->type, x->topk, worker->scratch);
+    cut_room(&m, &x->q->type, x->type, x->topk, worker->scratch);
     for (int32_t r = 0; r < x->step->n_rows; r++, first += n) {
         n = blocks_of_row(x, r);
         part p = part_of(first, n, total, worker->thread, worker->n_threads);
@@ -235,7 +235,8 @@ static void run(const fl_call *call, const fl_step *step, int phase, const fl_wo
                         .heads = in[FL_INDEX_Q].type.dim[0],
                         .d = in[FL_INDEX_Q].type.dim[1],
                         .topk = (int32_t)call->attr[FL_INDEX_SELECT_TOPK].i,
-                        .scale = (float)call->attr[FL_INDEX_SELECT_SCALE].f};
+                        .scale = (float)call->attr[FL_INDEX_SELECT_SCALE].f,
+                        .type = in[FL_INDEX_KEYS].type.dtype};
     common c;
     int32_t n_scored = 0;
     int64_t total = 0;
@@ -266,7 +267,7 @@ static void scratch(const fl_node_view *node, const fl_limits *limits, size_t *p
     room m;
     common c;
     int64_t topk = node->attr[FL_INDEX_SELECT_TOPK].i;
-    *per_worker = cut_room(&m, node->in[FL_INDEX_Q], topk, NULL);
+    *per_worker = cut_room(&m, node->in[FL_INDEX_Q], node->in[FL_INDEX_KEYS]->dtype, topk, NULL);
     *shared = cut_common(&c, topk, limits->n_threads, NULL);
 }
 

@@ -11,6 +11,7 @@ typedef struct fl_mla {
     const fl_arg *q, *select, *out; /* select: NULL when left out */
     const fl_tensor *kv_b;
     const fl_state_pool *pool;
+    fl_dtype cache; /* its type (graph/cache_row.h) */
     int64_t heads, nope, pe, dv, latent;
     float scale;
     int64_t width; /* of a cached row: latent + pe */

@@ -1,10 +1,9 @@
 /* The geometry of mla, and blocks of cached rows. */
 #include "ops/cpu/mla.h"
 
+#include "ops/cpu/cache.h"
 #include "ops/cpu/matmul.h"
 #include "ops/def/def_internal.h"
-
-#include <string.h>
 
 static void set_shape(fl_mla *m, const fl_type *q, const fl_type *kv_b, const fl_attr *attr)
 {
@@ -37,7 +36,8 @@ fl_mla fl_mla_of(const fl_call *call, const fl_step *step)
                 .select = select ? &in[FL_MLA_SELECT] : NULL,
                 .out = &call->out[0],
                 .kv_b = in[FL_MLA_KV_B].tensors,
-                .pool = &step->states[in[FL_MLA_CACHE].type.state]};
+                .pool = &step->states[in[FL_MLA_CACHE].type.state],
+                .cache = in[FL_MLA_CACHE].type.dtype};
     set_shape(&m, &in[FL_MLA_Q].type, &in[FL_MLA_KV_B].type, call->attr);
     return m;
 }
@@ -52,13 +52,14 @@ fl_block fl_mla_load(const fl_mla *m, const fl_mla_block *b, const fl_seq_rows *
                      const int32_t *pos, int64_t first, int n)
 {
     fl_block block = {.n = n, .keys = b->keys, .d = m->width};
-    if (!pos && m->latent == m->ldc) { /* a row of values is whole vectors: they stay in the page */
+    if (!pos && m->latent == m->ldc &&
+        m->cache == FL_F32) { /* a row of values is whole vectors: they stay in the page */
         block.values = fl_state_row(m->pool, seq, first);
         block.ld_values = m->pool->item_bytes / (int64_t)sizeof(float);
     } else {
         for (int i = 0; i < n; i++)
-            memcpy(b->rows + i * m->ldq, fl_state_row(m->pool, seq, pos ? pos[i] : first + i),
-                   (size_t)m->width * sizeof(float));
+            fl_cache_load(m->cache, m->width, fl_state_row(m->pool, seq, pos ? pos[i] : first + i),
+                          b->rows + i * m->ldq);
         block.values = b->rows;
         block.ld_values = m->ldq;
     }

@@ -68,6 +68,10 @@ FL_INLINE vf vf_loadn_bf16(const uint16_t *p, int n)
 {
     return vf_from_bf16(_mm256_maskz_loadu_epi16(vm_first(n), p));
 }
+FL_INLINE vf vf_load_i8(const int8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
 FL_INLINE vf vf_from_f16(__m256i x)
 {
     return _mm512_cvtph_ps(x);

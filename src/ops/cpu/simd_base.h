@@ -108,6 +108,14 @@ FL_INLINE vf vf_load_e4m3(const uint8_t *p)
 {
     return vf_loadn_e4m3(p, 16);
 }
+FL_INLINE vf vf_loadn_i8(const int8_t *p, int n)
+{
+    FL_EACH(vf, i < n ? p[i] : 0);
+}
+FL_INLINE vf vf_load_i8(const int8_t *p)
+{
+    return vf_loadn_i8(p, 16);
+}
 FL_INLINE vf vf_load_pairs(const int8_t *even, const int8_t *odd)
 {
     FL_EACH(vf, i % 2 ? odd[i / 2] : even[i / 2]);

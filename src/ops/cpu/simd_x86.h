@@ -21,6 +21,13 @@ FL_INLINE vf vf_loadn_e4m3(const uint8_t *p, int n)
     return vf_load_e4m3(x);
 }
 
+FL_INLINE vf vf_loadn_i8(const int8_t *p, int n)
+{
+    int8_t x[16] = {0};
+    memcpy(x, p, (size_t)n);
+    return vf_load_i8(x);
+}
+
 /* Lanes l + l+8 + l+4 + l+12 of a, for l = 0..3. */
 FL_INLINE __m128 vf_fold(vf a)
 {

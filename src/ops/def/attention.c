@@ -82,7 +82,7 @@ static fl_status infer_mla(const fl_node_view *n, fl_type *out, int *n_out, fl_e
         return fl_fail(err, FL_MODEL,
                        "input %d (kv_b) is MXFP4 with rows of %lld, not a multiple of %d",
                        FL_MLA_KV_B, (long long)latent, FL_MX_GROUP);
-    const fl_want cache = {"cache", FL_WANT_PAGED, FL_WANT_F32, false, 1, {latent + qk - nope}};
+    const fl_want cache = {"cache", FL_WANT_PAGED, FL_WANT_CACHE, false, 1, {latent + qk - nope}};
     FL_TRY(fl_def_want(n, FL_MLA_CACHE, &cache, err));
     if (n->n_in > FL_MLA_SELECT && n->in[FL_MLA_SELECT]) {
         const fl_want select = {"select", FL_WANT_ACTIVATION, FL_WANT_I32, false, 1, {FL_ANY}};
@@ -133,7 +133,7 @@ static fl_status infer_index_select(const fl_node_view *n, fl_type *out, int *n_
     FL_TRY(token_rows(n, FL_INDEX_Q, err));
     int64_t heads = n->in[FL_INDEX_Q]->dim[0], d = n->in[FL_INDEX_Q]->dim[1];
     const fl_want w = {"w", FL_WANT_ACTIVATION, FL_WANT_F32, false, 1, {heads}};
-    const fl_want keys = {"keys", FL_WANT_PAGED, FL_WANT_F32, false, 1, {d}};
+    const fl_want keys = {"keys", FL_WANT_PAGED, fl_index_key_types(d), false, 1, {d}};
     FL_TRY(fl_def_want(n, FL_INDEX_W, &w, err));
     FL_TRY(fl_def_same_rows(n, FL_INDEX_W, FL_INDEX_Q, err));
     FL_TRY(fl_def_want(n, FL_INDEX_KEYS, &keys, err));

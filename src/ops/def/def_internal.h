@@ -4,6 +4,7 @@
 #ifndef FL_OPS_DEF_INTERNAL_H
 #define FL_OPS_DEF_INTERNAL_H
 
+#include "graph/cache_row.h"
 #include "graph/op.h"
 
 /* Every operator, in the order of docs/internals/operators.md. */
@@ -91,8 +92,17 @@ enum {
     FL_WANT_I32 = FL_DTYPE_BIT(FL_I32),
     FL_WANT_FLOAT = FL_DTYPE_BIT(FL_F32) | FL_DTYPE_BIT(FL_BF16) | FL_DTYPE_BIT(FL_F16),
     FL_WANT_MATRIX =
-        FL_WANT_FLOAT | FL_DTYPE_BIT(FL_MXFP4) | FL_DTYPE_BIT(FL_F8_BLOCK) | FL_DTYPE_BIT(FL_Q8)
+        FL_WANT_FLOAT | FL_DTYPE_BIT(FL_MXFP4) | FL_DTYPE_BIT(FL_F8_BLOCK) | FL_DTYPE_BIT(FL_Q8),
+    FL_WANT_CACHE = FL_DTYPE_BIT(FL_F32) | FL_DTYPE_BIT(FL_BF16) | FL_DTYPE_BIT(FL_F8_E4M3) |
+                    FL_DTYPE_BIT(FL_I8)
 };
+
+/* Keys in 8 bits have one scale each, so no more elements than share one. */
+static inline unsigned fl_index_key_types(int64_t d)
+{
+    return FL_DTYPE_BIT(FL_F32) | FL_DTYPE_BIT(FL_BF16) |
+           (d <= FL_CACHE_GROUP ? FL_DTYPE_BIT(FL_I8) : 0);
+}
 
 enum { FL_ANY = -1 }; /* a dim that may be anything */
 

@@ -70,7 +70,7 @@ static fl_status infer_cache_write(const fl_node_view *n, fl_type *out, int *n_o
         width += fl_type_width(n->in[i]);
     }
     *n_out = 0;
-    const fl_want cache = {"cache", FL_WANT_PAGED, FL_WANT_F32, false, 1, {width}};
+    const fl_want cache = {"cache", FL_WANT_PAGED, FL_WANT_CACHE, false, 1, {width}};
     return fl_def_want(n, 0, &cache, err);
 }
 

@@ -140,5 +140,7 @@ double fl_def_rows(const fl_type *t, const fl_sizes *sizes)
 
 double fl_def_bytes(const fl_type *t)
 {
+    if (t->rows == FL_ROWS_STATE)
+        return (double)fl_cache_row_bytes(t->dtype, fl_type_width(t));
     return (double)fl_dtype_bytes(t->dtype, fl_type_width(t), t->ndim ? t->dim[t->ndim - 1] : 1);
 }

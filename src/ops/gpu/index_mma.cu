@@ -189,7 +189,7 @@ static void run(const fl_call *call, const fl_step *step, int phase, const fl_wo
 static bool fits(const fl_node_view *n)
 {
     int64_t d = n->in[FL_INDEX_Q]->dim[1];
-    return n->in[FL_INDEX_Q]->dim[0] <= 16 * MAX_TILES &&
+    return n->in[FL_INDEX_KEYS]->dtype == FL_F32 && n->in[FL_INDEX_Q]->dim[0] <= 16 * MAX_TILES &&
            (d == 16 || d == 32 || d == 64 || d == MAX_STEPS * STEP);
 }
 

@@ -85,7 +85,8 @@ static void run(const fl_call *call, const fl_step *step, int phase, const fl_wo
 
 static bool fits(const fl_node_view *n)
 {
-    return score_shared(n->in[FL_INDEX_Q]->dim[0], n->in[FL_INDEX_Q]->dim[1]) <= MAX_SHARED;
+    return n->in[FL_INDEX_KEYS]->dtype == FL_F32 &&
+           score_shared(n->in[FL_INDEX_Q]->dim[0], n->in[FL_INDEX_Q]->dim[1]) <= MAX_SHARED;
 }
 
 static const fl_kernel kernels[] = {{.op = "index_select",

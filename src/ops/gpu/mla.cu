@@ -133,7 +133,7 @@ static void run(const fl_call *call, const fl_step *step, int phase, const fl_wo
 
 static bool fits(const fl_node_view *n)
 {
-    return n->in[FL_MLA_KV_B]->dim[1] <= MAX_LATENT && n->in[FL_MLA_CACHE]->dim[0] <= 1280 &&
+    return n->in[FL_MLA_CACHE]->dtype == FL_F32 && n->in[FL_MLA_KV_B]->dim[1] <= MAX_LATENT && n->in[FL_MLA_CACHE]->dim[0] <= 1280 &&
            n->in[FL_MLA_Q]->dim[1] <= 2048;
 }
 

@@ -234,7 +234,7 @@ static void run(const fl_call *call, const fl_step *step, int phase, const fl_wo
 static bool fits(const fl_node_view *n)
 {
     int64_t latent = n->in[FL_MLA_KV_B]->dim[1], whole = n->in[FL_MLA_CACHE]->dim[0];
-    return whole % STEP == 0 && latent % (8 * WARPS) == 0 && whole <= 9 * WARPS * STEP &&
+    return n->in[FL_MLA_CACHE]->dtype == FL_F32 && whole % STEP == 0 && latent % (8 * WARPS) == 0 && whole <= 9 * WARPS * STEP &&
            latent <= 16 * WARPS * 8;
 }
 

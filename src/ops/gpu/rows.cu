@@ -75,6 +75,11 @@ static __global__ void write_kernel(write_args a)
     }
 }
 
+static bool write_fits(const fl_node_view *n)
+{
+    return n->in[0]->dtype == FL_F32;
+}
+
 static void run_cache_write(const fl_call *call, const fl_step *step, int phase,
                             const fl_worker *worker)
 {
@@ -118,7 +123,7 @@ static void run_cast(const fl_call *call, const fl_step *step, int phase, const 
 static const fl_kernel kernels[] = {
     {.op = "embed", .name = "gpu", .preference = 1, .n_phases = 1, .run = run_embed},
     {.op = "gather_logits", .name = "gpu", .preference = 1, .n_phases = 1, .run = run_gather},
-    {.op = "cache_write", .name = "gpu", .preference = 1, .n_phases = 1, .run = run_cache_write},
+    {.op = "cache_write", .name = "gpu", .preference = 1, .n_phases = 1, .run = run_cache_write, .fits = write_fits},
     {.op = "cast", .name = "gpu", .preference = 1, .n_phases = 1, .run = run_cast},
 };
 extern const fl_kernel_list gpu_kernels_rows = FL_KERNEL_LIST(kernels);

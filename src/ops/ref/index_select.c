@@ -4,6 +4,7 @@
 #include "ops/ref/ref_internal.h"
 
 #include "base/pool.h"
+#include "graph/cache_row.h"
 #include "ops/def/def_internal.h"
 
 #include <math.h>
@@ -14,19 +15,54 @@ typedef struct scored {
     int32_t pos;
 } scored;
 
+/* relu(q . key) of one head, by the type of the key. */
+static double dot_of(const float *q, const float *key, int64_t d)
+{
+    double dot = fl_ref_dot(q, key, d);
+    return dot < 0 ? 0 : dot;
+}
+
+static double dot_of_halves(const float *q, const uint16_t *key, int64_t d)
+{
+    double dot = 0;
+    for (int64_t i = 0; i < d; i++)
+        dot += (double)q[i] * fl_bf16_to_f32(key[i]);
+    return dot < 0 ? 0 : dot;
+}
+
+/* Keys in signed bytes: the head is rounded as they are, so that their product is one of integers,
+ * and its scale goes to its weight.  That of the key is applied by the caller. */
+static double dot_of_codes(const float *q, const int8_t *key, int64_t d)
+{
+    union {
+        int8_t code[2 * FL_CACHE_GROUP];
+        float align;
+    } row;
+    int32_t dot = 0;
+    fl_cache_encode(FL_I8, d, q, row.code);
+    for (int64_t i = 0; i < d; i++)
+        dot += row.code[i] * key[i];
+    return (double)fl_cache_scales(row.code, d)[0] * (dot < 0 ? 0 : dot);
+}
+
 float fl_ref_index_score(const fl_call *call, const fl_step *step, int32_t row, int64_t pos)
 {
     const fl_arg *q = &call->in[FL_INDEX_Q];
+    const fl_type *keys = &call->in[FL_INDEX_KEYS].type;
     int64_t heads = q->type.dim[0], d = q->type.dim[1];
     const float *w = fl_row_f32(&call->in[FL_INDEX_W], row);
-    const float *key = fl_state_row(&step->states[call->in[FL_INDEX_KEYS].type.state],
-                                    &step->seqs[step->row_seq[row]], pos);
+    const void *key =
+        fl_state_row(&step->states[keys->state], &step->seqs[step->row_seq[row]], pos);
+    bool codes = keys->dtype == FL_I8;
     double score = 0;
     for (int64_t h = 0; h < heads; h++) {
-        double dot = fl_ref_dot(fl_row_f32(q, row) + h * d, key, d);
-        score += call->attr[FL_INDEX_SELECT_SCALE].f * w[h] * (dot < 0 ? 0 : dot);
+        const float *head = fl_row_f32(q, row) + h * d;
+        double dot = codes                    ? dot_of_codes(head, key, d)
+                     : keys->dtype == FL_BF16 ? dot_of_halves(head, key, d)
+                                              : dot_of(head, key, d);
+        score += call->attr[FL_INDEX_SELECT_SCALE].f * w[h] * dot;
     }
-    return (float)score;
+    return (float)(codes ? score * fl_cache_scales(key, d)[0] : score);
 }
 
 /* Higher score first; on equal scores the lower position. */

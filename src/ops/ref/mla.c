@@ -3,6 +3,7 @@
 #include "ops/ref/ref_internal.h"
 
 #include "base/pool.h"
+#include "graph/cache_row.h"
 #include "ops/def/def_internal.h"
 
 #include <math.h>
@@ -27,17 +28,18 @@ static int64_t seen(const int32_t *select, int64_t visible, int64_t i)
     return p >= 0 && p < visible ? p : -1;
 }
 
-/* One head of one row.  w: the head's rows of kv_b.  p: room for n scores. */
+/* One head of one row.  w: the head's rows of kv_b.  cached: the n rows that it looks at, those
+ * that count.  p: room for n scores. */
 static void attend(const sizes *z, const float *w, const float *q, double scale,
-                   const fl_state_pool *pool, const fl_seq_rows *seq, const int32_t *select,
-                   int64_t visible, int64_t n, double *p, float *o)
+                   const float *cached, const int32_t *select, int64_t visible, int64_t n,
+                   double *p, float *o)
 {
     double top = -INFINITY, sum = 0;
+    int64_t width = z->latent + z->pe;
     for (int64_t i = 0; i < n; i++) {
-        int64_t pos = seen(select, visible, i);
-        if (pos < 0)
+        const float *row = cached + i * width;
+        if (seen(select, visible, i) < 0)
             continue;
-        const float *row = fl_state_row(pool, seq, pos);
         double score = fl_ref_dot(q + z->nope, row + z->latent, z->pe);
         for (int64_t d = 0; d < z->nope; d++)
             score += q[d] * fl_ref_dot(w + d * z->latent, row, z->latent);
@@ -51,10 +53,9 @@ static void attend(const sizes *z, const float *w, const float *q, double scale,
     for (int64_t d = 0; d < z->dv; d++) {
         double value = 0;
         for (int64_t i = 0; i < n; i++) {
-            int64_t pos = seen(select, visible, i);
-            if (pos >= 0)
-                value += p[i] * fl_ref_dot(w + (z->nope + d) * z->latent,
-                                           fl_state_row(pool, seq, pos), z->latent);
+            if (seen(select, visible, i) >= 0)
+                value +=
+                    p[i] * fl_ref_dot(w + (z->nope + d) * z->latent, cached + i * width, z->latent);
         }
         o[d] = sum == 0 ? 0 : (float)(value / sum);
     }
@@ -74,18 +75,24 @@ static void run(const fl_call *call, const fl_step *step, int phase, const fl_wo
         call->n_in > FL_MLA_SELECT && in[FL_MLA_SELECT].data ? &in[FL_MLA_SELECT] : NULL;
     const sizes z = sizes_of(&in[FL_MLA_Q].type, &in[FL_MLA_KV_B].type, call->attr[FL_MLA_V_DIM].i);
     const fl_state_pool *pool = &step->states[in[FL_MLA_CACHE].type.state];
-    int64_t elements = (z.nope + z.dv) * z.latent, begin, end;
-    float *w = worker->scratch;
-    double *p = (double *)(w + weight_room(&z));
+    int64_t elements = (z.nope + z.dv) * z.latent, width = z.latent + z.pe, begin, end;
+    float *w = worker->scratch, *cached = w + weight_room(&z);
     fl_split(z.heads, 1, worker->thread, worker->n_threads, &begin, &end);
-    for (int64_t h = begin; h < end; h++) {
-        fl_ref_decode(in[FL_MLA_KV_B].tensors, h * elements, elements, w);
-        for (int32_t r = 0; r < step->n_rows; r++) {
-            int64_t visible = fl_step_pos(step, r) + 1;
+    for (int32_t r = 0; r < step->n_rows; r++) {
+        const int32_t *chosen = select ? (int32_t *)select->data + r * select->stride : NULL;
+        int64_t visible = fl_step_pos(step, r) + 1, n = select ? select->type.dim[0] : visible;
+        double *p = (double *)(cached + (n * width + 1) / 2 * 2);
+        for (int64_t i = 0; i < n; i++) {
+            int64_t pos = seen(chosen, visible, i);
+            if (pos >= 0)
+                fl_cache_decode(in[FL_MLA_CACHE].type.dtype, width,
+                                fl_state_row(pool, &step->seqs[step->row_seq[r]], pos),
+                                cached + i * width);
+        }
+        for (int64_t h = begin; h < end; h++) {
+            fl_ref_decode(in[FL_MLA_KV_B].tensors, h * elements, elements, w);
             attend(&z, w, fl_row_f32(&in[FL_MLA_Q], r) + h * (z.nope + z.pe),
-                   call->attr[FL_MLA_SCALE].f, pool, &step->seqs[step->row_seq[r]],
-                   select ? (int32_t *)select->data + r * select->stride : NULL, visible,
-                   select ? select->type.dim[0] : visible, p,
+                   call->attr[FL_MLA_SCALE].f, cached, chosen, visible, n, p,
                    fl_row_f32(&call->out[0], r) + h * z.dv);
         }
     }
@@ -98,7 +105,9 @@ static void scratch(const fl_node_view *node, const fl_limits *limits, size_t *p
     int64_t most = limits->max_context;
     if (node->n_in > FL_MLA_SELECT && node->in[FL_MLA_SELECT])
         most = node->in[FL_MLA_SELECT]->dim[0];
-    *per_worker = (size_t)weight_room(&z) * sizeof(float) + (size_t)most * sizeof(double);
+    int64_t cached = (most * (z.latent + z.pe) + 1) / 2 * 2;
+    *per_worker =
+        (size_t)(weight_room(&z) + cached) * sizeof(float) + (size_t)most * sizeof(double);
     *shared = 0;
 }
 

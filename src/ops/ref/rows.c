@@ -2,6 +2,7 @@
 #include "ops/ref/ref_internal.h"
 
 #include "base/pool.h"
+#include "graph/cache_row.h"
 
 #include <string.h>
 
@@ -36,16 +37,27 @@ static void run_cache_write(const fl_call *call, const fl_step *step, int phase,
 {
     (void)phase;
     const fl_state_pool *pool = &step->states[call->in[0].type.state];
+    const fl_type *cache = &call->in[0].type;
     int64_t begin, end;
     fl_split(step->n_rows, 1, worker->thread, worker->n_threads, &begin, &end);
     for (int32_t r = (int32_t)begin; r < end; r++) {
-        float *item = fl_state_row(pool, &step->seqs[step->row_seq[r]], fl_step_pos(step, r));
+        float *whole = worker->scratch, *at = whole;
         for (int i = 1; i < call->n_in; i++) {
             int64_t width = fl_type_width(&call->in[i].type);
-            memcpy(item, fl_row_f32(&call->in[i], r), (size_t)width * sizeof *item);
-            item += width;
+            memcpy(at, fl_row_f32(&call->in[i], r), (size_t)width * sizeof *at);
+            at += width;
         }
+        fl_cache_encode(cache->dtype, cache->dim[0], whole,
+                        fl_state_row(pool, &step->seqs[step->row_seq[r]], fl_step_pos(step, r)));
     }
+}
+
+static void cache_write_scratch(const fl_node_view *node, const fl_limits *limits,
+                                size_t *per_worker, size_t *shared)
+{
+    (void)limits;
+    *per_worker = (size_t)node->in[0]->dim[0] * sizeof(float);
+    *shared = 0;
 }
 
 static void run_cast(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
@@ -61,7 +73,11 @@ static void run_cast(const fl_call *call, const fl_step *step, int phase, const 
 static const fl_kernel kernels[] = {
     {.op = "embed", .name = "ref", .n_phases = 1, .run = run_embed},
     {.op = "gather_logits", .name = "ref", .n_phases = 1, .run = run_gather},
-    {.op = "cache_write", .name = "ref", .n_phases = 1, .run = run_cache_write},
+    {.op = "cache_write",
+     .name = "ref",
+     .n_phases = 1,
+     .run = run_cache_write,
+     .scratch = cache_write_scratch},
     {.op = "cast", .name = "ref", .n_phases = 1, .run = run_cast},
 };
 const fl_kernel_list fl_ref_kernels_rows = FL_KERNEL_LIST(kernels);
