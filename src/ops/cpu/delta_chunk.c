@@ -24,9 +24,12 @@
 enum { BLOCK = 16 };
 static const float range = 84.0f;
 
-/* Scratch of one worker; dk and dv stand here for their values rounded up to whole vectors. */
+/* Scratch of one worker; dk and dv stand here for their values rounded up to whole vectors.  Rows
+ * of dv are one vector further apart, or the columns of a tile would share a few sets of the cache.
+ */
 typedef struct room {
     int64_t ldk, ldv;
+    int nv;        /* vectors of dv */
     float *state;  /* [dk][dv] */
     float *e;      /* [16][dk] E */
     float *kq;     /* [32][dk] k E, q E */
@@ -42,7 +45,8 @@ static size_t cut(room *m, const fl_type *q, const fl_type *v, void *scratch)
 {
     fl_room r = {scratch, 0};
     m->ldk = fl_padded(q->dim[1]);
-    m->ldv = fl_padded(v->dim[1]);
+    m->nv = (int)(fl_padded(v->dim[1]) / FL_LANES);
+    m->ldv = fl_padded(v->dim[1]) + FL_LANES;
     m->state = fl_room_floats(&r, m->ldk * m->ldv);
     m->e = fl_room_floats(&r, BLOCK * m->ldk);
     m->kq = fl_room_floats(&r, 2 * BLOCK * m->ldk);
@@ -110,11 +114,10 @@ static void advance(const fl_delta *d, const room *m)
         vf e = vf_set1(m->e[(BLOCK - 1) * m->ldk + i]);
         float *k = m->over_t + i * BLOCK, *s = m->state + i * m->ldv;
         vf_store(k, vf_mul(e, vf_load(k)));
-        for (int64_t j = 0; j < m->ldv; j += FL_LANES)
+        for (int j = 0; j < m->nv * FL_LANES; j += FL_LANES)
             vf_store(s + j, vf_mul(e, vf_load(s + j)));
     }
-    fl_matmul(d->dk, (int)(m->ldv / FL_LANES), BLOCK, m->over_t, BLOCK, m->n, m->ldv, m->state,
-              m->ldv, true);
+    fl_matmul(d->dk, m->nv, BLOCK, m->over_t, BLOCK, m->n, m->ldv, m->state, m->ldv, true);
 }
 
 /* The recurrence over all columns. */
@@ -133,8 +136,7 @@ static void sub_block(const fl_delta *d, const room *m, int64_t h, int64_t row)
     }
     fl_transpose(BLOCK, d->dk, m->over, m->ldk, m->over_t, BLOCK);
     fl_matmul(2 * BLOCK, 1, d->dk, m->kq, m->ldk, m->over_t, BLOCK, m->inner, BLOCK, false);
-    fl_matmul(2 * BLOCK, (int)(m->ldv / FL_LANES), d->dk, m->kq, m->ldk, m->state, m->ldv, m->outer,
-              m->ldv, false);
+    fl_matmul(2 * BLOCK, m->nv, d->dk, m->kq, m->ldk, m->state, m->ldv, m->outer, m->ldv, false);
     substitute(d, m, h, row);
     advance(d, m);
 }
@@ -200,11 +202,10 @@ static void scratch(const fl_node_view *node, const fl_limits *limits, size_t *p
     *shared = 0;
 }
 
-/* Below the recurrent form, whose bits do not depend on the cutting at all. */
 static const fl_kernel kernels[] = {{.op = "delta_rule",
                                      .name = FL_CPU_TEXT("chunked"),
                                      .isa = FL_CPU_ISA,
-                                     .preference = 1 + FL_CPU_ISA,
+                                     .preference = FL_CPU_PREFERENCE,
                                      .n_phases = 1,
                                      .run = run,
                                      .scratch = scratch}};

@@ -178,10 +178,11 @@ static void scratch(const fl_node_view *node, const fl_limits *limits, size_t *p
     *shared = 0;
 }
 
+/* Below the chunked form: only the bits of this one do not depend on the cutting at all. */
 static const fl_kernel kernels[] = {{.op = "delta_rule",
                                      .name = FL_CPU_TEXT("recurrent"),
                                      .isa = FL_CPU_ISA,
-                                     .preference = FL_CPU_PREFERENCE,
+                                     .preference = 1 + FL_CPU_ISA,
                                      .n_phases = 1,
                                      .run = run,
                                      .scratch = scratch}};

@@ -2,6 +2,7 @@
  * over all, in double as in norm.c.  Rows are dealt out; one row is worth one worker. */
 #include "ops/cpu/cpu_internal.h"
 #include "ops/cpu/parts.h"
+#include "ops/cpu/simd.h"
 
 #include "base/pool.h"
 #include "ops/def/def_internal.h"
@@ -11,19 +12,44 @@
 /* The score of one source: (w . v) * rsqrt(mean(v^2) + eps). */
 static double score(const float *v, const float *w, int64_t n, double eps)
 {
-    double square[FL_PARTS] = {0}, dot[FL_PARTS] = {0};
+    fl_parts square = {.x = {0}}, dot = {.x = {0}};
     int64_t i = 0;
     for (; i + FL_PARTS <= n; i += FL_PARTS) {
-        for (int j = 0; j < FL_PARTS; j++) {
-            square[j] += (double)v[i + j] * v[i + j];
-            dot[j] += (double)v[i + j] * w[i + j];
+        FL_UNROLL
+        for (int j = 0; j < FL_PART_VECTORS; j++) {
+            fl_wide x = FL_WIDEN(v + i + j * FL_WIDE);
+            square.v[j] += x * x;
+            dot.v[j] += x * FL_WIDEN(w + i + j * FL_WIDE);
         }
     }
     for (int j = 0; i + j < n; j++) {
-        square[j] += (double)v[i + j] * v[i + j];
-        dot[j] += (double)v[i + j] * w[i + j];
+        square.x[j] += (double)v[i + j] * v[i + j];
+        dot.x[j] += (double)v[i + j] * w[i + j];
     }
-    return fl_parts_join(dot) / sqrt(fl_parts_join(square) / (double)n + eps);
+    return fl_parts_join(&dot) / sqrt(fl_parts_join(&square) / (double)n + eps);
+}
+
+/* y = sum of p[i] source[i], i ascending */
+static void mix(const double *p, const float *const *source, int n, int64_t width, float *y)
+{
+    int64_t d = 0;
+    for (; d + FL_PARTS <= width; d += FL_PARTS) {
+        fl_wide sum[FL_PART_VECTORS] = {0};
+        for (int i = 0; i < n; i++) {
+            FL_UNROLL
+            for (int j = 0; j < FL_PART_VECTORS; j++)
+                sum[j] += p[i] * FL_WIDEN(source[i] + d + j * FL_WIDE);
+        }
+        FL_UNROLL
+        for (int j = 0; j < FL_PART_VECTORS; j++)
+            FL_ROUND(y + d + j * FL_WIDE, sum[j]);
+    }
+    for (; d < width; d++) {
+        double sum = 0;
+        for (int i = 0; i < n; i++)
+            sum += p[i] * source[i][d];
+        y[d] = (float)sum;
+    }
 }
 
 static void one_row(const fl_call *call, int64_t r)
@@ -43,13 +69,7 @@ static void one_row(const fl_call *call, int64_t r)
     }
     for (int i = 0; i < n; i++)
         p[i] /= sum;
-    float *y = fl_row_f32(&call->out[0], r);
-    for (int64_t d = 0; d < width; d++) {
-        double mix = 0;
-        for (int i = 0; i < n; i++)
-            mix += p[i] * source[i][d];
-        y[d] = (float)mix;
-    }
+    mix(p, source, n, width, fl_row_f32(&call->out[0], r));
 }
 
 static void run(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)

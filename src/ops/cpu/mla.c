@@ -300,10 +300,11 @@ static void run(const fl_call *call, const fl_step *step, int phase, const fl_wo
         fl_mla_rows(&m, 0, step->n_rows, worker, &turn);
 }
 
+/* Below the expanded form: only the bits of this one do not depend on the cutting at all. */
 static const fl_kernel kernels[] = {{.op = "mla",
                                      .name = FL_CPU_TEXT("absorbed"),
                                      .isa = FL_CPU_ISA,
-                                     .preference = FL_CPU_PREFERENCE,
+                                     .preference = 1 + FL_CPU_ISA,
                                      .n_phases = 3,
                                      .run = run,
                                      .scratch = fl_mla_scratch}};

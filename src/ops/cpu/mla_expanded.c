@@ -165,11 +165,10 @@ static void scratch(const fl_node_view *node, const fl_limits *limits, size_t *p
     *per_worker = own > *per_worker ? own : *per_worker;
 }
 
-/* Below the absorbed form, whose bits do not depend on the cutting at all. */
 static const fl_kernel kernels[] = {{.op = "mla",
                                      .name = FL_CPU_TEXT("expanded"),
                                      .isa = FL_CPU_ISA,
-                                     .preference = 1 + FL_CPU_ISA,
+                                     .preference = FL_CPU_PREFERENCE,
                                      .n_phases = 3,
                                      .run = run,
                                      .scratch = scratch}};

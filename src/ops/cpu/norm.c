@@ -2,10 +2,10 @@
  *
  * All in double, rounded once at the end: a norm stands before every choice of experts and
  * positions, where the last bit of float32 decides between close candidates, and its cost is lost
- * beside the products around it.  Sums run in eight parts (element i in part i mod 8), added in a
- * tree. */
+ * beside the products around it.  Sums run in parts (parts.h). */
 #include "ops/cpu/cpu_internal.h"
 #include "ops/cpu/parts.h"
+#include "ops/cpu/simd.h"
 
 #include "base/pool.h"
 #include "ops/def/def_internal.h"
@@ -15,55 +15,67 @@
 /* Elements that are worth a worker. */
 enum { WORTH = 2048 };
 
-static double sum_of(const float *x, int64_t n)
-{
-    double part[FL_PARTS] = {0};
-    int64_t i = 0;
-    for (; i + FL_PARTS <= n; i += FL_PARTS) {
-        for (int j = 0; j < FL_PARTS; j++)
-            part[j] += x[i + j];
+/* The parts of a sum of TERM(v) over v = x[i], and the sum. */
+#define SUM_PARTS(name, TERM)                                                                      \
+    static double name(const float *x, double shift, int64_t n)                                    \
+    {                                                                                              \
+        fl_parts sum = {.x = {0}};                                                                 \
+        int64_t i = 0;                                                                             \
+        for (; i + FL_PARTS <= n; i += FL_PARTS) {                                                 \
+            FL_UNROLL                                                                              \
+            for (int j = 0; j < FL_PART_VECTORS; j++) {                                            \
+                fl_wide v = FL_WIDEN(x + i + j * FL_WIDE) - shift;                                 \
+                sum.v[j] += TERM(v);                                                               \
+            }                                                                                      \
+        }                                                                                          \
+        for (int j = 0; i + j < n; j++) {                                                          \
+            double v = x[i + j] - shift;                                                           \
+            sum.x[j] += TERM(v);                                                                   \
+        }                                                                                          \
+        return fl_parts_join(&sum);                                                                \
     }
-    for (int j = 0; i + j < n; j++)
-        part[j] += x[i + j];
-    return fl_parts_join(part);
-}
+#define ITSELF(v) (v)
+#define SQUARE(v) ((v) * (v))
+SUM_PARTS(sum_of, ITSELF)
+SUM_PARTS(sum_of_squares, SQUARE)
 
-static double sum_of_squares(const float *x, double shift, int64_t n)
+/* y = (x - shift) * factor, times w and plus b where these are given */
+static void put(const float *x, double shift, double factor, const float *w, const float *b,
+                float *y, int64_t n)
 {
-    double part[FL_PARTS] = {0};
     int64_t i = 0;
-    for (; i + FL_PARTS <= n; i += FL_PARTS) {
-        for (int j = 0; j < FL_PARTS; j++)
-            part[j] += (x[i + j] - shift) * (x[i + j] - shift);
+    for (; i + FL_WIDE <= n; i += FL_WIDE) {
+        fl_wide v = (FL_WIDEN(x + i) - shift) * factor;
+        if (w)
+            v *= FL_WIDEN(w + i);
+        if (b)
+            v += FL_WIDEN(b + i);
+        FL_ROUND(y + i, v);
     }
-    for (int j = 0; i + j < n; j++)
-        part[j] += (x[i + j] - shift) * (x[i + j] - shift);
-    return fl_parts_join(part);
+    for (; i < n; i++) {
+        double v = (x[i] - shift) * factor * (w ? w[i] : 1);
+        y[i] = (float)(b ? v + b[i] : v);
+    }
 }
 
 static void rmsnorm(const fl_call *call, const float *x, float *y, int64_t n)
 {
     const float *w = call->n_in > 1 ? call->in[1].data : NULL;
-    double factor = 1 / sqrt(sum_of_squares(x, 0, n) / (double)n + call->attr[FL_RMSNORM_EPS].f);
-    for (int64_t i = 0; i < n; i++)
-        y[i] = (float)(x[i] * factor * (w ? w[i] : 1));
+    double mean = sum_of_squares(x, 0, n) / (double)n;
+    put(x, 0, 1 / sqrt(mean + call->attr[FL_RMSNORM_EPS].f), w, NULL, y, n);
 }
 
 static void l2norm(const fl_call *call, const float *x, float *y, int64_t n)
 {
     double eps = call->attr[FL_L2NORM_EPS].f, times = call->attr[FL_L2NORM_SCALE].f;
-    double factor = times / sqrt(sum_of_squares(x, 0, n) + eps);
-    for (int64_t i = 0; i < n; i++)
-        y[i] = (float)(x[i] * factor);
+    put(x, 0, times / sqrt(sum_of_squares(x, 0, n) + eps), NULL, NULL, y, n);
 }
 
 static void layernorm(const fl_call *call, const float *x, float *y, int64_t n)
 {
     const float *w = call->in[1].data, *b = call->n_in > 2 ? call->in[2].data : NULL;
-    double eps = call->attr[FL_LAYERNORM_EPS].f, mean = sum_of(x, n) / (double)n;
-    double factor = 1 / sqrt(sum_of_squares(x, mean, n) / (double)n + eps);
-    for (int64_t i = 0; i < n; i++)
-        y[i] = (float)((x[i] - mean) * factor * w[i] + (b ? b[i] : 0));
+    double eps = call->attr[FL_LAYERNORM_EPS].f, mean = sum_of(x, 0, n) / (double)n;
+    put(x, mean, 1 / sqrt(sum_of_squares(x, mean, n) / (double)n + eps), w, b, y, n);
 }
 
 typedef void (*norm_fn)(const fl_call *call, const float *x, float *y, int64_t n);
