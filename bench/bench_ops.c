@@ -1,10 +1,13 @@
 /* How near the CPU kernels come to the machine.
  *
- *   bench_ops [threads] [level]        level: 0 base .. 3 avx512-vnni; default: all there is
+ *   bench_ops [threads] [level] [part]    level: 0 base .. 3 avx512-vnni; default: all there is
+ *                                         part: only what has it in its name ("linear Q8 4096", "8
+ * rows")
  *
  * Measures the multiply-add peak and the read bandwidth (from memory and from the last cache) and
- * then linear and experts beside them: GFLOP/s and share of the peak, GB/s of weights and share of
- * the bandwidth of where the weights lie.  Every figure is the best of many runs, on random data.
+ * then linear and experts beside them: GFLOP/s and share of the peak (of BF16 for linear and of 8
+ * bits for experts in precision fast, else of float32), GB/s of weights and share of the bandwidth
+ * of where the weights lie.  Every figure is the best of many runs, on random data.
  */
 #define _GNU_SOURCE
 #include "base/mem.h"
@@ -20,7 +23,8 @@
 
 static fl_pool *pool;
 static fl_isa isa;
-static double peak, memory_speed, cache_speed; /* GFLOP/s, GB/s */
+static const char *part = "";
+static double peak, bf16_peak, int8_peak, memory_speed, cache_speed; /* GFLOP/s, GB/s */
 
 enum { MEMORY_BYTES = 256 << 20, TOP = 16 }; /* of copies of weights, to be read from memory */
 
@@ -70,6 +74,8 @@ static void measure_machine(void)
     if (fl_machine_measure(pool, isa, &m, &err) != FL_OK)
         die(err.message);
     peak = m.f32 / 1e9;
+    bf16_peak = m.bf16 > 0 ? m.bf16 / 1e9 : peak;
+    int8_peak = m.int8 > 0 ? m.int8 / 1e9 : peak;
     memory_speed = m.memory / 1e9;
     cache_speed = m.cache / 1e9;
     printf("%s, %d threads: %.0f GFLOP/s (BF16 %.0f, 8 bits %.0f), reads %.1f GB/s from memory, "
@@ -106,6 +112,15 @@ static float next_float(void)
 
 static fl_tensor random_tensor(fl_dtype t, int64_t rows, int64_t cols)
 {
+    if (t == FL_Q8) {
+        fl_tensor from = random_tensor(FL_BF16, rows, cols), to = from;
+        to.dtype = FL_Q8;
+        to.data = room((size_t)fl_tensor_bytes(&to));
+        to.block_scale = room((size_t)fl_tensor_bytes(&to));
+        fl_tensor_to_q8(&from, &to, 0, rows);
+        fl_free_aligned((void *)from.data);
+        return to;
+    }
     fl_tensor w = {.dtype = t, .ndim = 2, .shape = {rows, cols}};
     size_t bytes = (size_t)(rows * cols * fl_dtype_bits(t) / 8);
     unsigned char *p = room(bytes);
@@ -217,11 +232,12 @@ static void release(bench *b)
     fl_free_aligned(b->weights);
 }
 
-static void report(const char *what, int rows, double t, double flops, double bytes, bool cached)
+static void report(const char *what, int rows, double t, double flops, double bytes, double top,
+                   bool cached)
 {
     double gf = flops / t / 1e9, gb = bytes / t / 1e9, limit = cached ? cache_speed : memory_speed;
     printf("%-34s %4d rows %10.1f us %8.1f GFLOP/s %4.0f %%  %7.2f GB/s %4.0f %% of %s\n", what,
-           rows, t * 1e6, gf, 100 * gf / peak, gb, 100 * gb / limit, cached ? "cache" : "memory");
+           rows, t * 1e6, gf, 100 * gf / top, gb, 100 * gb / limit, cached ? "cache" : "memory");
 }
 
 static void each_kernel(const char *op, bench *b, const char *shape, int rows, double flops,
@@ -235,12 +251,27 @@ static void each_kernel(const char *op, bench *b, const char *shape, int rows, d
         char what[80];
         snprintf(what, sizeof what, "%s%s %s", op, k->fast ? " fast" : "", shape);
         if (t > 0)
-            report(what, rows, t, flops, bytes, cached);
+            report(what, rows, t, flops, bytes,
+                   !k->fast                    ? peak
+                   : strcmp(op, "linear") == 0 ? bf16_peak
+                                               : int8_peak,
+                   cached);
     }
+}
+
+static bool wanted(const char *op, const char *shape, int rows)
+{
+    char name[100];
+    snprintf(name, sizeof name, "%s %s %d rows", op, shape, rows);
+    return strstr(name, part) != NULL;
 }
 
 static void bench_linear(fl_dtype t, int64_t k, int64_t n, int rows, bool cached)
 {
+    char shape[60];
+    snprintf(shape, sizeof shape, "%s %lld -> %lld", fl_dtype_name(t), (long long)k, (long long)n);
+    if (!wanted("linear", shape, rows))
+        return;
     bench b = {.call = {.n_in = 2, .n_out = 1}, .stack = 1};
     fl_tensor first = random_tensor(t, n, k);
     double bytes = (double)fl_tensor_bytes(&first);
@@ -251,14 +282,17 @@ static void bench_linear(fl_dtype t, int64_t k, int64_t n, int rows, bool cached
     b.in[0] = rows_arg(FL_F32, rows, k);
     b.in[1] = (fl_arg){.type = {FL_ROWS_CONST, t, 2, {n, k}, 1, -1, false}};
     b.out[0] = rows_arg(FL_F32, rows, n);
-    char shape[60];
-    snprintf(shape, sizeof shape, "%s %lld -> %lld", fl_dtype_name(t), (long long)k, (long long)n);
     each_kernel("linear", &b, shape, rows, 2.0 * (double)(k * n) * rows, bytes, cached);
     release(&b);
 }
 
 static void bench_experts(fl_dtype t, int64_t z, int64_t inner, int experts, int rows)
 {
+    char shape[60];
+    snprintf(shape, sizeof shape, "%s %d x %lld x %lld", fl_dtype_name(t), experts, (long long)z,
+             (long long)inner);
+    if (!wanted("experts", shape, rows))
+        return;
     bench b = {.call = {.n_in = 6, .n_out = 1}, .copies = 1, .stack = 3 * experts};
     b.weights = room((size_t)b.stack * sizeof *b.weights);
     for (int i = 0; i < b.stack; i++)
@@ -290,9 +324,6 @@ static void bench_experts(fl_dtype t, int64_t z, int64_t inner, int experts, int
         die(err.message);
     b.call.prep = act;
     double per = (double)(fl_tensor_bytes(&b.weights[0]) * 3);
-    char shape[60];
-    snprintf(shape, sizeof shape, "%s %d x %lld x %lld", fl_dtype_name(t), experts, (long long)z,
-             (long long)inner);
     each_kernel("experts", &b, shape, rows, 6.0 * (double)(z * inner) * rows * TOP, per * touched,
                 false);
     fl_arena_free(&arena);
@@ -301,22 +332,23 @@ static void bench_experts(fl_dtype t, int64_t z, int64_t inner, int experts, int
 
 static void bench_level(void)
 {
-    static const fl_dtype types[] = {FL_BF16, FL_F32, FL_F16, FL_F8_BLOCK, FL_MXFP4};
-    static const int rows[] = {1, 8, 64, 256};
+    static const fl_dtype types[] = {FL_BF16, FL_F32, FL_F16, FL_F8_BLOCK, FL_MXFP4, FL_Q8};
+    static const int rows[] = {1, 4, 8, 64, 256, 512};
+    enum { TYPES = sizeof types / sizeof *types, ROWS = sizeof rows / sizeof *rows };
     measure_machine();
-    for (int t = 0; t < 5; t++) {
+    for (int t = 0; t < TYPES; t++) {
         bench_linear(types[t], 4096, 4096, 1, false);
         bench_linear(types[t], 1024, 1024, 1, true);
     }
-    for (int t = 0; t < 5; t += t ? 1 : 3) {
-        for (int r = 1; r < 4; r++) {
+    for (int t = 0; t < TYPES; t += t ? 1 : 3) {
+        for (int r = 1; r < ROWS; r++) {
             bench_linear(types[t], 256, 256, rows[r], true);
             bench_linear(types[t], 1024, 1024, rows[r], true);
             bench_linear(types[t], 4096, 4096, rows[r], false);
         }
     }
-    for (int t = 0; t < 5; t += t ? 1 : 3) {
-        for (int r = 0; r < 4; r++)
+    for (int t = 0; t < TYPES - 1; t += t ? 1 : 3) {
+        for (int r = 0; r < ROWS; r++)
             bench_experts(types[t], 1024, 768, 128, rows[r]);
     }
 }
@@ -324,6 +356,7 @@ static void bench_level(void)
 int main(int argc, char **argv)
 {
     int threads = argc > 1 ? atoi(argv[1]) : fl_cpu_count();
+    part = argc > 3 ? argv[3] : part;
     fl_error err;
     if (fl_pool_create(threads, &pool, &err) != FL_OK)
         die(err.message);

@@ -90,15 +90,14 @@ typedef enum fl_kv { FL_KV_F32, FL_KV_BF16, FL_KV_FP8, FL_KV_INT8 } fl_kv;
 
 /* {0} is the default of every field. */
 typedef struct fl_open_options {
-    int threads;            /* processors to use; 0: all */
-    int64_t context;        /* tokens of one conversation; 0: as much as the model and the default
-                               memory limit allow */
-    int layers;             /* > 0: run the first layers only */
-    bool fast;              /* 8-bit activations in the routed experts */
-    bool dense;             /* ignore sparse-attention selectors */
-    bool trunk_q8;          /* keep the weights outside the routed experts in 8 bits, half of BF16;
-                               with fast, products with them take 8-bit activations too */
-    fl_kv kv;               /* how the attention cache is kept */
+    int threads;     /* processors to use; 0: all */
+    int64_t context; /* tokens of one conversation; 0: as much as the model and the default
+                        memory limit allow */
+    int layers;      /* > 0: run the first layers only */
+    bool fast;       /* 8-bit activations in the routed experts, BF16 in other products */
+    bool dense;      /* ignore sparse-attention selectors */
+    bool trunk_q8;   /* keep the weights outside the routed experts in 8 bits, half of BF16 */
+    fl_kv kv;        /* how the attention cache is kept */
     const char *definition; /* a model definition to use instead of the installed ones */
 } fl_open_options;
 

@@ -29,11 +29,9 @@ static const struct argp_option common_options[] = {
     {"context", OPT_CONTEXT, "N", 0, "Tokens of context per sequence", 0},
     {"layers", OPT_LAYERS, "N", 0, "Build the first N layers only", 0},
     {"precision", OPT_PRECISION, "exact|fast", 0,
-     "exact: float32 activations; fast: 8-bit activations in the routed experts", 0},
+     "exact: float32 activations; fast: 8-bit ones in the routed experts, BF16 elsewhere", 0},
     {"trunk", OPT_TRUNK, "bf16|q8", 0,
-     "Weights outside the routed experts: as stored, or in 8 bits (with fast: times 8-bit "
-     "activations)",
-     0},
+     "Weights outside the routed experts: as stored, or in 8 bits", 0},
     {"kv", OPT_KV, "f32|bf16|fp8|int8", 0,
      "Attention cache: exact (f32, the default), or rounded to 16 or 8 bits", 0},
     {"dense", OPT_DENSE, 0, 0, "Attend to everything: ignore sparse-attention selectors", 0},

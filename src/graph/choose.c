@@ -3,7 +3,8 @@
  * one for the higher level, then the earlier in the registry.  A caller may name kernels
  * ("mla=expanded"): a name stands for the kernel of this name or for a family, the part before a
  * dash ("rows16" for "rows16-avx512").  A named kernel is taken where it fits; elsewhere the rule
- * above applies, so one name can serve a model of mixed weight types.
+ * above applies, so one name can serve a model of mixed weight types.  A node that decides over
+ * experts gets an exact kernel in either precision.
  *
  * In a device's plan the kernels are the device's.  A node for which it has none gets one of the
  * host, and so does one whose operator is named "cpu" or "cpu:NAME".  A state lies in one place, so
@@ -20,6 +21,7 @@ typedef struct pick { /* one "op=name" */
 typedef struct chooser {
     const fl_registry *registry;
     const fl_plan_options *opts;
+    const fl_graph *graph;
     pick *picks; /* [n_ops] */
 } chooser;
 
@@ -129,10 +131,12 @@ static fl_status parse_picks(chooser *c, fl_error *err)
 
 static const fl_kernel *best(const chooser *c, const fl_node *node, const pick *only, bool host)
 {
+    bool exact = fl_graph_decides(c->graph, node);
     fl_node_view view = fl_node_seen(node);
     const fl_kernel *k, *found = NULL;
     for (int i = 0; (k = nth(c, host, i)) != NULL; i++) {
-        if (!is_for(k, node->op) || !allowed(k, c->opts) || (only && !is_named(k, only)))
+        if (!is_for(k, node->op) || !allowed(k, c->opts) || (k->fast && exact) ||
+            (only && !is_named(k, only)))
             continue;
         bool better = !found || k->preference > found->preference ||
                       (k->preference == found->preference && k->isa > found->isa);
@@ -229,7 +233,7 @@ static fl_status choose_all(chooser *c, fl_plan *p, fl_error *err)
 
 fl_status fl_plan_choose(fl_plan *p, const fl_plan_options *opts, fl_error *err)
 {
-    chooser c = {.registry = p->graph->registry, .opts = opts};
+    chooser c = {.registry = p->graph->registry, .opts = opts, .graph = p->graph};
     c.picks = fl_calloc((size_t)c.registry->n_ops, sizeof *c.picks);
     if (!c.picks)
         return fl_graph_nomem(err);

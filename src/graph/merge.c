@@ -1,6 +1,7 @@
 /* Merging products: linear nodes that read the same value become one node with several weights and
  * as many outputs, so that a kernel reads the input once and splits the rows of all weights over
  * the workers in one region.  Only weights of one element type join: a kernel is made for a type.
+ * What decides over experts stays apart from the rest: precision fast leaves it exact.
  * The merged node stands where the first of its members stood, which is late enough because a
  * weight is never computed in the step. */
 #include "graph/graph_internal.h"
@@ -25,7 +26,9 @@ static void join(const fl_graph *g, group *groups, int32_t *head, int32_t i)
     int32_t *link = &head[n->in[0]];
     while (*link != FL_NONE) {
         group *other = &groups[*link];
-        if (g->nodes.data[*link].in_type[1]->dtype == n->in_type[1]->dtype && other->size < room) {
+        const fl_node *lead = &g->nodes.data[*link];
+        if (lead->in_type[1]->dtype == n->in_type[1]->dtype && other->size < room &&
+            fl_graph_decides(g, lead) == fl_graph_decides(g, n)) {
             other->size++;
             groups[i].leads = *link;
             return;

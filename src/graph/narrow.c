@@ -23,17 +23,6 @@ static bool narrow_type(const fl_type *t)
            t->dim[1] >= FL_Q8_BLOCK;
 }
 
-/* Whether the product that node i makes goes into a choice of experts. */
-static bool decides(const fl_graph *g, const fl_node *n)
-{
-    for (size_t i = 0; i < g->nodes.n; i++) {
-        const fl_node *r = &g->nodes.data[i];
-        if (strcmp(r->op->name, "route") == 0 && r->in[0] == n->out[0])
-            return true;
-    }
-    return false;
-}
-
 typedef struct job {
     const fl_tensor *from, *to;
 } job;
@@ -86,7 +75,7 @@ static fl_status narrow_all(fl_graph *g, weight *w, fl_pool *pool, fl_error *err
 {
     for (size_t i = 0; i < g->nodes.n; i++) {
         const fl_node *n = &g->nodes.data[i];
-        bool linear = strcmp(n->op->name, "linear") == 0 && n->n_in == 2 && !decides(g, n);
+        bool linear = strcmp(n->op->name, "linear") == 0 && n->n_in == 2 && !fl_graph_decides(g, n);
         for (int k = 0; k < n->n_in; k++) {
             if (n->in[k] == FL_NONE)
                 continue;

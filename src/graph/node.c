@@ -275,3 +275,15 @@ fl_status fl_graph_node(fl_graph *g, const char *op, const char *label, const fl
     *n_out = node.n_out;
     return FL_OK;
 }
+
+bool fl_graph_decides(const fl_graph *g, const fl_node *node)
+{
+    for (size_t i = 0; i < g->nodes.n; i++) {
+        const fl_node *r = &g->nodes.data[i];
+        for (int o = 0; o < node->n_out && strcmp(r->op->name, "route") == 0; o++) {
+            if (r->in[0] == node->out[o])
+                return true;
+        }
+    }
+    return false;
+}

@@ -160,7 +160,7 @@ typedef void (*fl_kernel_fn)(const fl_call *call, const fl_step *step, int phase
 typedef struct fl_kernel {
     const char *op, *name; /* "linear", "rows16-avx512" */
     fl_isa isa;            /* lowest processor level */
-    bool fast;             /* only for precision "fast" (8-bit activations) */
+    bool fast;             /* only for precision "fast" (rounded activations) */
     int preference;        /* higher wins; the reference kernels have 0 */
     int n_phases;
     fl_kernel_fn run;

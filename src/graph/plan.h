@@ -13,7 +13,7 @@ typedef struct fl_plan fl_plan;
 typedef struct fl_plan_options {
     fl_limits limits;
     fl_isa isa; /* highest level to use; kernels above it are not considered */
-    bool fast;  /* precision fast: kernels with 8-bit activations are allowed */
+    bool fast;  /* precision fast: kernels with rounded activations are allowed */
     /* "mla=expanded,delta_rule=chunked" picks by name, or by the part of a name before a dash
      * ("rows16" for "rows16-avx2" and its like); where the pick does not fit, and for NULL,
      * preference decides.  A name that does not exist, needs a higher level, or fits nowhere is an

@@ -21,9 +21,9 @@ static void make_linear(tc *c)
     rng *r = c->random;
     tc_step_random(c, rng_one_in(r, 3) ? 70 : 10, 200);
     fl_dtype type = types[rng_int(r, 0, 5)];
-    bool all_q8 = rng_one_in(r, 4); /* the only ones that precision fast has a kernel for */
-    type = all_q8 ? FL_Q8 : type;
     int64_t k = rng_int(r, 1, rng_one_in(r, 4) ? 1100 : 130);
+    if (rng_one_in(r, 20))
+        k = rng_int(r, 2030, 4200); /* more than a piece of bf16.h */
     if (type == FL_MXFP4)
         k = (k + 31) / 32 * 32;
     bool heads = k % 2 == 0 && rng_one_in(r, 2);
@@ -32,7 +32,7 @@ static void make_linear(tc *c)
     ops_special(c, x, true);
     int n = rng_one_in(r, 3) ? (int)rng_int(r, 2, 4) : 1;
     for (int i = 0; i < n; i++) {
-        if (!all_q8 && rng_one_in(r, 5)) /* weights of unlike types side by side */
+        if (rng_one_in(r, 5)) /* weights of unlike types side by side */
             type = types[rng_int(r, 0, k % 32 == 0 ? 5 : 4)];
         int w = tc_const(c, type, 1, 2, (int64_t[]){rng_int(r, 1, rng_one_in(r, 4) ? 150 : 20), k});
         if (type == FL_MXFP4 && rng_one_in(r, 4))
@@ -40,7 +40,8 @@ static void make_linear(tc *c)
     }
 }
 
-/* The sum of the absolute products.  8-bit activations: half a step of the largest per product. */
+/* The sum of the absolute products.  Fast: both factors rounded to BF16, and what is below the
+ * least normal number taken for zero. */
 static void linear_magnitude(tc *c, bool fast, ops_magnitude *m)
 {
     int64_t k = fl_type_width(&c->in_type[0]);
@@ -49,17 +50,14 @@ static void linear_magnitude(tc *c, bool fast, ops_magnitude *m)
         int64_t n = c->in_type[i].dim[0];
         for (int32_t r = 0; r < tc_n_rows(c, c->in_type[0].rows); r++) {
             const float *x = tc_f32(c, 0, r);
-            float high = 0;
-            for (int64_t j = 0; j < k; j++)
-                high = fmaxf(high, fabsf(x[j]));
             for (int64_t o = 0; o < n; o++) {
-                double sum = 0, weights = 0;
+                double sum = 0, factors = 0;
                 for (int64_t j = 0; j < k; j++) {
                     sum += fabs((double)x[j] * w[o * k + j]);
-                    weights += fabs((double)w[o * k + j]);
+                    factors += 4 + fabs((double)x[j]) + fabs((double)w[o * k + j]);
                 }
                 if (fast)
-                    sum += weights * high / 250 / ops_gen_linear.tolerance;
+                    sum += (sum * 0x1.1p-7 + factors * 0x1p-126) / ops_gen_linear.tolerance;
                 m->out[i - 1][r * n + o] = (float)sum;
             }
         }

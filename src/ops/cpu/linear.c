@@ -2,8 +2,9 @@
  * they are fewer than there are workers can use, the rows of x are shared out instead.
  *
  * exact  float32 rows, weights of any type.
- * fast   Q8 weights: phase 0 brings the rows to 8 bits, phase 1 multiplies (q8.h). */
-#include "ops/cpu/q8.h"
+ * fast   where the processor has BF16 dot products: phase 0 rounds the rows, phase 1 multiplies
+ *        (bf16.h); elsewhere there is nothing to gain from rounding, and exact serves. */
+#include "ops/cpu/bf16.h"
 #include "ops/cpu/room.h"
 
 #include "base/pool.h"
@@ -11,8 +12,8 @@
 /* Multiply-adds that are worth a worker. */
 enum { WORTH = 8192 };
 
-/* x8: the rows of x in 8 bits, or NULL. */
-static void weight_rows(const fl_call *call, const fl_q8 *x8, int64_t begin, int64_t end,
+/* rounded: the rows of x in BF16, or NULL. */
+static void weight_rows(const fl_call *call, const fl_bf16 *rounded, int64_t begin, int64_t end,
                         int64_t row, int64_t rows, void *scratch)
 {
     const fl_row_list x = {fl_row_f32(&call->in[0], row), call->in[0].stride, NULL};
@@ -21,17 +22,22 @@ static void weight_rows(const fl_call *call, const fl_q8 *x8, int64_t begin, int
         const fl_arg *out = &call->out[i - 1];
         if (n0 < n1) {
             const fl_row_list y = {fl_row_f32(out, row) + n0, out->stride, NULL};
-            if (x8)
-                fl_q8_mul(call->in[i].tensors, n0, n1, x8, NULL, row, &y, rows, scratch);
-            else
-                fl_weights_mul(call->in[i].tensors, n0, n1, &x, &y, rows, scratch);
+#if defined(__AVX512BF16__)
+            if (rounded) {
+                fl_bf16_mul(call->in[i].tensors, n0, n1, rounded, row, &y, rows, scratch);
+                continue;
+            }
+#else
+            (void)rounded;
+#endif
+            fl_weights_mul(call->in[i].tensors, n0, n1, &x, &y, rows, scratch);
         }
         begin -= n;
         end -= n;
     }
 }
 
-static void multiply(const fl_call *call, const fl_step *step, const fl_q8 *x8,
+static void multiply(const fl_call *call, const fl_step *step, const fl_bf16 *rounded,
                      const fl_worker *worker)
 {
     int64_t rows = fl_rows_now(step, call->in[0].type.rows), total = 0, begin, end;
@@ -39,13 +45,13 @@ static void multiply(const fl_call *call, const fl_step *step, const fl_q8 *x8,
     for (int i = 1; i < call->n_in; i++)
         total += call->in[i].type.dim[0];
     if (rows > worker->n_threads && total < FL_WEIGHTS_W * worker->n_threads) {
-        fl_split(rows, 1, worker->thread, worker->n_threads, &begin, &end);
-        weight_rows(call, x8, 0, total, begin, end - begin, worker->scratch);
+        fl_split(rows, rounded ? FL_BF16_X : 1, worker->thread, worker->n_threads, &begin, &end);
+        weight_rows(call, rounded, 0, total, begin, end - begin, worker->scratch);
     } else {
         int64_t least = WORTH / (width * rows + 1) + 1;
         int64_t grain = (least + FL_WEIGHTS_W - 1) / FL_WEIGHTS_W * FL_WEIGHTS_W;
         fl_split(total, grain, worker->thread, worker->n_threads, &begin, &end);
-        weight_rows(call, x8, begin, end, 0, rows, worker->scratch);
+        weight_rows(call, rounded, begin, end, 0, rows, worker->scratch);
     }
 }
 
@@ -55,33 +61,45 @@ static void run_exact(const fl_call *call, const fl_step *step, int phase, const
     multiply(call, step, NULL, worker);
 }
 
+#if defined(__AVX512BF16__)
 static void run_fast(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
 {
     const fl_arg *x = &call->in[0];
-    const fl_q8 x8 = {worker->shared, fl_type_width(&x->type), FL_Q8};
+    const fl_bf16 rounded = {worker->shared, fl_type_width(&x->type)};
     if (phase == 1) {
-        multiply(call, step, &x8, worker);
+        multiply(call, step, &rounded, worker);
         return;
     }
-    int64_t begin, end;
-    fl_split(fl_rows_now(step, x->type.rows), 1, worker->thread, worker->n_threads, &begin, &end);
-    for (int64_t i = begin; i < end; i++)
-        fl_q8_quantise(fl_row_f32(x, i), &x8, i);
-}
-
-static bool fits_exact(const fl_node_view *node)
-{
-    for (int i = 1; i < node->n_in; i++) {
-        if (!fl_weights_type(node->in[i]->dtype))
-            return false;
-    }
-    return true;
+    const fl_row_list rows = {x->data, x->stride, NULL};
+    int64_t begin, end, m = fl_rows_now(step, x->type.rows);
+    fl_split(fl_bf16_groups(m), 1, worker->thread, worker->n_threads, &begin, &end);
+    fl_bf16_round(&rows, m, &rounded, begin, end);
 }
 
 static bool fits_fast(const fl_node_view *node)
 {
     for (int i = 1; i < node->n_in; i++) {
-        if (node->in[i]->dtype != FL_Q8)
+        if (!fl_bf16_type(node->in[i]->dtype))
+            return false;
+    }
+    return true;
+}
+
+static void scratch_fast(const fl_node_view *node, const fl_limits *limits, size_t *per_worker,
+                         size_t *shared)
+{
+    int64_t rows = node->in[0]->rows == FL_ROWS_LOGITS ? limits->max_logits : limits->max_rows;
+    fl_room r = {0};
+    (void)fl_room_take(&r, fl_bf16_groups(rows), (size_t)fl_bf16_bytes(fl_type_width(node->in[0])));
+    *per_worker = FL_BF16_SCRATCH;
+    *shared = r.used;
+}
+#endif
+
+static bool fits_exact(const fl_node_view *node)
+{
+    for (int i = 1; i < node->n_in; i++) {
+        if (!fl_weights_type(node->in[i]->dtype))
             return false;
     }
     return true;
@@ -96,16 +114,6 @@ static void scratch_exact(const fl_node_view *node, const fl_limits *limits, siz
     *shared = 0;
 }
 
-static void scratch_fast(const fl_node_view *node, const fl_limits *limits, size_t *per_worker,
-                         size_t *shared)
-{
-    int64_t rows = node->in[0]->rows == FL_ROWS_LOGITS ? limits->max_logits : limits->max_rows;
-    fl_room r = {0};
-    (void)fl_room_take(&r, rows * fl_q8_chunks(fl_type_width(node->in[0])), sizeof(fl_q8_chunk));
-    *per_worker = FL_Q8_SCRATCH;
-    *shared = r.used;
-}
-
 static const fl_kernel kernels[] = {
     {.op = "linear",
      .name = FL_CPU_TEXT("simd"),
@@ -115,8 +123,9 @@ static const fl_kernel kernels[] = {
      .run = run_exact,
      .fits = fits_exact,
      .scratch = scratch_exact},
+#if defined(__AVX512BF16__)
     {.op = "linear",
-     .name = FL_CPU_TEXT("q8"),
+     .name = FL_CPU_TEXT("bf16"),
      .isa = FL_CPU_ISA,
      .fast = true,
      .preference = FL_CPU_PREFERENCE + 10,
@@ -124,5 +133,6 @@ static const fl_kernel kernels[] = {
      .run = run_fast,
      .fits = fits_fast,
      .scratch = scratch_fast},
+#endif
 };
 const fl_kernel_list FL_CPU_NAME(fl_cpu_kernels_linear) = FL_KERNEL_LIST(kernels);

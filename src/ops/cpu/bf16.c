@@ -1,0 +1,304 @@
+/* bf16.h in two forms.  A few groups of rows: weight rows are streamed once, brought to BF16 in
+ * registers and multiplied with a group; for the next group they are still in the first-level
+ * cache.  More rows: a panel of weight rows is brought to BF16
+ * once, in the order in which tiles read it, and multiplied group by group while the next panel is
+ * fetched.  A piece of a group lies in the first-level cache, a panel in the second. */
+#include "ops/cpu/bf16.h"
+
+#if defined(__AVX512BF16__)
+
+#include "ops/cpu/weights_read.h"
+
+/* Tiles, weight rows by rows of x: 24 accumulators of 32 registers.  With one row of x more weight
+ * rows keep the memory busy. */
+enum { FEW = 3 }; /* groups up to which the first form is faster */
+enum { X = FL_BF16_X, W = 4, ONE = 8, STEP = FL_BF16_STEP, PIECE = FL_BF16_PIECE };
+
+/* Left to itself gcc moves accumulators through memory around the intrinsic. */
+FL_INLINE vf dot(vf acc, vi a, vi b)
+{
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(a), "v"(b));
+    return acc;
+}
+
+/* Row by row, since more than 16 in one loop would not be unrolled. */
+FL_INLINE void clear(int nw, int nx, vf *acc)
+{
+    FL_UNROLL
+    for (int j = 0; j < nx; j++) {
+        FL_UNROLL
+        for (int i = 0; i < nw; i++)
+            acc[j * nw + i] = vf_zero();
+    }
+}
+
+FL_INLINE vi join(vf low, vf high)
+{
+    return (vi)_mm512_cvtne2ps_pbh(high, low);
+}
+
+void fl_bf16_round(const fl_row_list *x, int64_t m, const fl_bf16 *to, int64_t begin, int64_t end)
+{
+    for (int64_t i = begin * X; i < end * X; i++) {
+        uint16_t *out = to->data + i / X * fl_bf16_bytes(to->width) / 2 + i % X * STEP;
+        for (int64_t k = 0; k < to->width; k += STEP, out += X * STEP) {
+            vf low = vf_zero(), high = vf_zero();
+            int64_t n = i < m ? to->width - k : 0;
+            if (n > 0)
+                low = vf_loadn(fl_list_row(x, i) + k, n < 16 ? (int)n : 16);
+            if (n > 16)
+                high = vf_loadn(fl_list_row(x, i) + k + 16, n < 32 ? (int)n - 16 : 16);
+            _mm512_storeu_si512(out, join(low, high));
+        }
+    }
+}
+
+/* Elements [k, k + 32) of a row, of which n exist. */
+FL_INLINE vi load32(fl_dtype t, wrow w, int64_t k, int64_t n)
+{
+    if (t == FL_BF16) {
+        const uint16_t *p = (const uint16_t *)(const void *)w.data + k;
+        return n >= STEP ? _mm512_loadu_si512(p)
+                         : _mm512_maskz_loadu_epi16((1u << (unsigned)n) - 1u, p);
+    }
+    if (n >= STEP)
+        return join(load16(t, w, k), load16(t, w, k + 16));
+    return join(load_rest(t, w, k, n < 16 ? (int)n : 16),
+                n > 16 ? load_rest(t, w, k + 16, (int)n - 16) : vf_zero());
+}
+
+/* The sums of eight vectors, each as vf_sum. */
+FL_INLINE __m256 sum8(const vf *a)
+{
+    vf b[4], c[2];
+    FL_UNROLL
+    for (int i = 0; i < 4; i++)
+        b[i] = vf_add(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x44),
+                      _mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xee));
+    FL_UNROLL
+    for (int i = 0; i < 2; i++)
+        c[i] = vf_add(_mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0x88),
+                      _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0xdd));
+    vf d = vf_add(
+        _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(c[0]), _mm512_castps_pd(c[1]))),
+        _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(c[0]), _mm512_castps_pd(c[1]))));
+    d = vf_add(d, _mm512_permute_ps(d, 0xb1));
+    vi order = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 14, 10, 6, 2, 12, 8, 4, 0);
+    return _mm512_castps512_ps256(_mm512_permutexvar_ps(order, d));
+}
+
+typedef struct job {
+    const fl_tensor *w;
+    int64_t n0, n1; /* weight rows */
+    const fl_bf16 *x;
+    int64_t first; /* row of x */
+    const fl_row_list *y;
+    int64_t m;
+} job;
+
+/* Group g of x, from element k on. */
+FL_INLINE const uint16_t *group_at(const job *b, int64_t g, int64_t k)
+{
+    return b->x->data + (b->first / X + g) * fl_bf16_bytes(b->x->width) / 2 + k * X;
+}
+
+FL_INLINE wrow weight_at(const job *b, fl_dtype t, int64_t n)
+{
+    return row_at(b->w, t, n < b->n1 ? n : b->n1 - 1, 0);
+}
+
+/* The sums of acc[j * nw + i] go to outputs [m, m + nx) x [n, n + nw), as far as they exist. */
+FL_INLINE void put(const job *b, int nw, int nx, int64_t n, int64_t m, bool add, const vf *acc)
+{
+    float out[W * X];
+    FL_UNROLL
+    for (int a = 0; a < nw * nx; a += 8)
+        _mm256_storeu_ps(out + a, sum8(acc + a));
+    for (int j = 0; j < nx && m + j < b->m; j++) {
+        float *y = fl_list_row(b->y, m + j) + (n - b->n0);
+        const float *sum = out + j * nw;
+        if (n + nw <= b->n1) {
+            FL_UNROLL
+            for (int i = 0; i < nw; i += 4) {
+                __m128 s = _mm_loadu_ps(sum + i);
+                _mm_storeu_ps(y + i, add ? _mm_add_ps(_mm_loadu_ps(y + i), s) : s);
+            }
+        } else {
+            for (int i = 0; n + i < b->n1; i++)
+                y[i] = add ? y[i] + sum[i] : sum[i];
+        }
+    }
+}
+
+/* ---- a few groups ---- */
+
+/* One step of few_tile: n elements from k on. */
+FL_INLINE void few_step(fl_dtype t, int nw, int nx, const wrow *w, const uint16_t *x, int64_t k,
+                        int64_t n, vf *acc)
+{
+    vi wv[ONE];
+    FL_UNROLL
+    for (int i = 0; i < nw; i++)
+        wv[i] = load32(t, w[i], k, n);
+    FL_UNROLL
+    for (int j = 0; j < nx; j++) {
+        vi xv = _mm512_loadu_si512(x + j * STEP);
+        FL_UNROLL
+        for (int i = 0; i < nw; i++)
+            acc[j * nw + i] = dot(acc[j * nw + i], wv[i], xv);
+    }
+}
+
+/* Outputs of the first nx rows of group g and weight rows [n, n + nw).  The same place of the next
+ * nw rows is fetched ahead, as in weights.c. */
+FL_INLINE void few_tile(const job *b, fl_dtype t, int nw, int nx, int64_t n, int64_t g)
+{
+    int64_t width = b->x->width, ahead = nw * bytes_of(t, b->w->shape[1]);
+    wrow w[ONE];
+    FL_UNROLL
+    for (int i = 0; i < nw; i++)
+        w[i] = weight_at(b, t, n + i);
+    for (int64_t k0 = 0; k0 < width; k0 += PIECE) {
+        int64_t k = k0, end = width - k0 < PIECE ? width : k0 + PIECE;
+        const uint16_t *x = group_at(b, g, k0);
+        vf acc[W * X];
+        clear(nw, nx, acc);
+        for (; k + STEP <= end; k += STEP, x += X * STEP) {
+            if (bytes_of(t, k) % FL_CACHE_LINE == 0) {
+                FL_UNROLL
+                for (int i = 0; i < nw; i++)
+                    __builtin_prefetch(w[i].data + ahead + bytes_of(t, k));
+            }
+            few_step(t, nw, nx, w, x, k, STEP, acc);
+        }
+        if (k < end)
+            few_step(t, nw, nx, w, x, k, end - k, acc);
+        put(b, nw, nx, n, g * X, k0 > 0, acc);
+    }
+}
+
+FL_INLINE void few(const job *b, fl_dtype t)
+{
+    for (int64_t n = b->n0; n < b->n1; n += W) {
+        for (int64_t g = 0; g * X < b->m; g++) {
+            if (b->m - g * X > 4)
+                few_tile(b, t, W, X, n, g);
+            else if (b->m - g * X > 2)
+                few_tile(b, t, W, 4, n, g);
+            else
+                few_tile(b, t, W, 2, n, g);
+        }
+    }
+}
+
+/* ---- more rows ---- */
+
+/* Brings a piece of weight rows [n, n + FL_BF16_PANEL) to BF16: four rows by four, step by step. */
+FL_INLINE void fill(const job *b, fl_dtype t, int64_t n, int64_t k0, int64_t k1, vi *panel)
+{
+    int64_t steps = fl_bf16_steps(k1 - k0);
+    for (int64_t r = 0; r < FL_BF16_PANEL && n + r < b->n1 + W - 1; r++) {
+        wrow w = weight_at(b, t, n + r);
+        vi *out = panel + r / W * W * steps + r % W;
+        for (int64_t k = k0; k < k1; k += STEP, out += W)
+            *out = load32(t, w, k, k1 - k);
+    }
+}
+
+/* Asks for the bytes that fill will read: part `part` of `parts`. */
+FL_INLINE void fetch(const job *b, fl_dtype t, int64_t n, int64_t k0, int64_t part, int64_t parts)
+{
+    int64_t k = b->x->width - k0 < PIECE ? b->x->width - k0 : PIECE;
+    for (int64_t r = FL_BF16_PANEL * part / parts; r < FL_BF16_PANEL * (part + 1) / parts; r++) {
+        const unsigned char *p = weight_at(b, t, n + r).data + bytes_of(t, k0);
+        for (int64_t i = 0; i < bytes_of(t, k); i += FL_CACHE_LINE)
+            __builtin_prefetch(p + i, 0, 2);
+    }
+}
+
+/* Asks for the outputs of a group in a panel: rows of y lie a power of two apart more often than
+ * not, and then no cache keeps them from panel to panel. */
+FL_INLINE void fetch_outputs(const job *b, int64_t n, int64_t rows, int64_t m)
+{
+    for (int64_t j = m; j < m + X && j < b->m; j++) {
+        const float *y = fl_list_row(b->y, j) + (n - b->n0);
+        for (int64_t i = 0; i < rows; i += FL_CACHE_LINE / 4)
+            __builtin_prefetch(y + i, 1);
+    }
+}
+
+/* Outputs [m, m + X) x [n, n + W) from a piece of both. */
+static void tile(const job *b, const vi *w, const uint16_t *x, int64_t steps, int64_t n, int64_t m,
+                 bool add)
+{
+    vf acc[W * X];
+    clear(W, X, acc);
+    for (int64_t s = 0; s < steps; s++, w += W, x += X * STEP) {
+        FL_UNROLL
+        for (int j = 0; j < X; j++) {
+            vi xv = _mm512_load_si512(x + j * STEP);
+            FL_UNROLL
+            for (int i = 0; i < W; i++)
+                acc[j * W + i] = dot(acc[j * W + i], w[i], xv);
+        }
+    }
+    put(b, W, X, n, m, add, acc);
+}
+
+FL_INLINE void many(const job *b, fl_dtype t, vi *panel)
+{
+    int64_t width = b->x->width, groups = fl_bf16_groups(b->m);
+    for (int64_t n = b->n0; n < b->n1; n += FL_BF16_PANEL) {
+        int64_t rows = b->n1 - n < FL_BF16_PANEL ? b->n1 - n : FL_BF16_PANEL;
+        for (int64_t k0 = 0; k0 < width; k0 += PIECE) {
+            int64_t k1 = width - k0 < PIECE ? width : k0 + PIECE, steps = fl_bf16_steps(k1 - k0);
+            int64_t next_n = k1 < width ? n : n + FL_BF16_PANEL, next_k = k1 < width ? k1 : 0;
+            fill(b, t, n, k0, k1, panel);
+            for (int64_t g = 0; g < groups; g++) {
+                fetch_outputs(b, n, rows, g * X);
+                if (next_n < b->n1)
+                    fetch(b, t, next_n, next_k, g, groups);
+                for (int64_t i = 0; i < rows; i += W)
+                    tile(b, panel + i * steps, group_at(b, g, k0), steps, n + i, g * X, k0 > 0);
+            }
+        }
+    }
+}
+
+FL_INLINE void mul(const job *b, fl_dtype t, vi *panel)
+{
+    if (b->m == 1) {
+        for (int64_t n = b->n0; n < b->n1; n += ONE)
+            few_tile(b, t, ONE, 1, n, 0);
+    } else if (b->m <= FEW * X) {
+        few(b, t);
+    } else {
+        many(b, t, panel);
+    }
+}
+
+#define MUL_OF(TYPE)                                                                               \
+    static void mul_##TYPE(const job *b, vi *panel)                                                \
+    {                                                                                              \
+        mul(b, FL_##TYPE, panel);                                                                  \
+    }
+MUL_OF(BF16)
+MUL_OF(MXFP4)
+MUL_OF(F8_BLOCK)
+MUL_OF(Q8)
+
+void fl_bf16_mul(const fl_tensor *w, int64_t n0, int64_t n1, const fl_bf16 *x, int64_t first,
+                 const fl_row_list *y, int64_t m, void *scratch)
+{
+    const job b = {w, n0, n1, x, first, y, m};
+    if (w->dtype == FL_BF16)
+        mul_BF16(&b, scratch);
+    else if (w->dtype == FL_MXFP4)
+        mul_MXFP4(&b, scratch);
+    else if (w->dtype == FL_F8_BLOCK)
+        mul_F8_BLOCK(&b, scratch);
+    else
+        mul_Q8(&b, scratch);
+}
+
+#endif
