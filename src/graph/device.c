@@ -217,6 +217,23 @@ static fl_status show_taps(const fl_walk *w, const fl_plan_item *item, fl_error 
     return FL_OK;
 }
 
+static void mark(const fl_plan *p, int i)
+{
+    if (p->us)
+        p->device->fn->mark(p->device, i);
+}
+
+/* After a step: what lies between two marks is the call's. */
+static fl_status book_times(const fl_plan *p, fl_error *err)
+{
+    if (!p->us)
+        return FL_OK;
+    FL_TRY(p->device->fn->times(p->device, p->n_items + 1, p->marks, err));
+    for (int i = 0; i < p->n_items; i++)
+        p->us[p->items[i].node] += p->marks[i + 1] - p->marks[i];
+    return FL_OK;
+}
+
 static void queue_call(const fl_call *call, const fl_pass *pass, const fl_worker *worker)
 {
     for (int phase = 0; phase < call->kernel->n_phases; phase++)
@@ -231,15 +248,16 @@ static fl_status make_calls(const fl_walk *w, const fl_pass *pass, fl_error *err
                               .scratch = scratch,
                               .shared = scratch + p->worker_bytes,
                               .queue = pass->queue};
+    mark(p, 0);
     for (int i = 0; i < p->n_items; i++) {
         const fl_plan_item *item = &p->items[i];
-        if (item->logits_only && pass->step->n_logits == 0)
-            continue;
-        if (item->there)
+        bool skip = item->logits_only && pass->step->n_logits == 0;
+        if (!skip && item->there)
             FL_TRY(fl_plan_host_call(w, item, err));
-        else
+        else if (!skip)
             queue_call(&item->call, pass, &worker);
-        if (w->tap && item->n_taps)
+        mark(p, i + 1);
+        if (!skip && w->tap && item->n_taps)
             FL_TRY(show_taps(w, item, err));
     }
     if (p->pick_call.kernel && pass->step->n_logits > 0)
@@ -252,14 +270,16 @@ fl_status fl_plan_device_run(const fl_walk *w, fl_error *err)
     fl_plan *p = w->plan;
     fl_device *d = p->device;
     fl_pass pass;
-    bool observed = w->tap || p->n_host_calls;
+    bool observed = w->tap || p->n_host_calls || p->us;
     FL_TRY(d->fn->begin(d, p, w->step, observed, &pass, err));
     fl_status calls = pass.walk ? make_calls(w, &pass, err) : FL_OK;
     fl_status s = d->fn->end(d, calls == FL_OK ? err : NULL);
     s = calls != FL_OK ? calls : s;
     if (s == FL_OK && p->pick_call.kernel && w->step->n_logits > 0)
-        return fetch(p, &p->pick, w->step->n_logits, p->host_picks, err);
-    return s == FL_OK ? d->fn->wait(d, err) : s;
+        s = fetch(p, &p->pick, w->step->n_logits, p->host_picks, err);
+    else if (s == FL_OK)
+        s = d->fn->wait(d, err);
+    return s == FL_OK ? book_times(p, err) : s;
 }
 
 fl_status fl_plan_fetch(fl_plan *p, int32_t first, int32_t n, fl_error *err)

@@ -45,11 +45,16 @@ typedef struct fl_device_fn {
 
     /* A step: begin hands it over, the calls are made if pass->walk says so, end starts what is not
      * running yet, wait returns when all is done.  `owner` tells plans apart; observed: somebody
-     * will look at values between calls, or compute some on the host. */
+     * will look at values or times between calls, or compute some on the host. */
     fl_status (*begin)(fl_device *d, const void *owner, const fl_step *step, bool observed,
                        fl_pass *pass, fl_error *err);
     fl_status (*end)(fl_device *d, fl_error *err);
     fl_status (*wait)(fl_device *d, fl_error *err);
+
+    /* Times within an observed step: mark, numbered from 0 on, says "when the work asked for so far
+     * is done"; times gives, after wait, the microseconds from mark 0 to each of the first n. */
+    void (*mark)(fl_device *d, int i);
+    fl_status (*times)(fl_device *d, int n, int64_t *us, fl_error *err);
 } fl_device_fn;
 
 struct fl_device {

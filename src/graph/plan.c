@@ -125,12 +125,13 @@ static bool alloc_arrays(fl_plan *p)
     p->host_args = fl_arena_array(&p->arena, n_host, sizeof *p->host_args);
     p->host_at = fl_arena_array(&p->arena, n_host, sizeof *p->host_at);
     p->items = fl_arena_array(&p->arena, g->nodes.n, sizeof *p->items);
+    p->marks = fl_arena_array(&p->arena, p->device ? g->nodes.n + 1 : 0, sizeof *p->marks);
     p->taps = fl_arena_array(&p->arena, g->taps.n, sizeof *p->taps);
     p->args = fl_arena_array(&p->arena, n_args, sizeof *p->args);
     p->arg_place = fl_arena_array(&p->arena, n_args, sizeof *p->arg_place);
     p->arg_val = fl_arena_array(&p->arena, n_args, sizeof *p->arg_val);
-    return p->host_args && p->host_at && p->items && p->taps && p->args && p->arg_place &&
-           p->arg_val;
+    return p->host_args && p->host_at && p->items && p->marks && p->taps && p->args &&
+           p->arg_place && p->arg_val;
 }
 
 /* ---- sizes ---- */

@@ -49,9 +49,9 @@ const char *fl_plan_on_host(const fl_plan *p, int node);
 int fl_plan_host_calls(const fl_plan *p);
 const bool *fl_plan_states_on_host(const fl_plan *p);
 
-/* From now on a step on the host adds the microseconds of every call to us[its graph node], from
- * the last barrier of the call before to its own; us has fl_graph_nodes entries, and stays the
- * caller's.  NULL ends it. */
+/* From now on a step adds the microseconds of every call to us[its graph node], from the last
+ * barrier of the call before to its own, or, on a device, from the end of one to the end of the
+ * next; us has fl_graph_nodes entries, and stays the caller's.  NULL ends it. */
 void fl_plan_profile(fl_plan *p, int64_t *us);
 
 /* Runs one step on the pool, which has at most limits.n_threads threads (a device needs one for

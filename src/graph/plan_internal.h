@@ -60,6 +60,7 @@ struct fl_plan {
     /* With a device the workspace is there, and so are copies of the constants. */
     fl_device *device;
     size_t device_bytes;
+    int64_t *marks;           /* [calls + 1] times within a step, when they are asked for */
     fl_call pick_call;        /* finds the highest logits; kernel NULL: none can */
     fl_arg pick;              /* its output, [max_logits, 2] */
     fl_pick *host_picks;      /* [max_logits] */

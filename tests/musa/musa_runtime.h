@@ -35,8 +35,10 @@ static const auto musaSuccess = cudaSuccess;
         return cuda(a...);                                                                         \
     }
 MOCK(musaDeviceReset, cudaDeviceReset)
+MOCK(musaEventCreate, cudaEventCreate)
 MOCK(musaEventCreateWithFlags, cudaEventCreateWithFlags)
 MOCK(musaEventDestroy, cudaEventDestroy)
+MOCK(musaEventElapsedTime, cudaEventElapsedTime)
 MOCK(musaEventRecord, cudaEventRecord)
 MOCK(musaEventSynchronize, cudaEventSynchronize)
 MOCK(musaFree, cudaFree)

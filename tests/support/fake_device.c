@@ -34,6 +34,7 @@ typedef struct fake {
     int n_host;
     bool dead;
     const fl_step *step;
+    int n_marks;
     record *records[MAX_RECORDS], *recording, *repeating;
     int n_records;
 } fake;
@@ -285,6 +286,24 @@ static fl_status wait(fl_device *d, fl_error *err)
     return fault((fake *)d, true, err);
 }
 
+/* Between two marks a microsecond passes. */
+static void mark(fl_device *d, int i)
+{
+    fake *f = (fake *)d;
+    assert_true(i == 0 || i == f->n_marks);
+    f->n_marks = i + 1;
+}
+
+static fl_status times(fl_device *d, int n, int64_t *us, fl_error *err)
+{
+    fake *f = (fake *)d;
+    FL_TRY(fault(f, true, err));
+    assert_int_equal(n, f->n_marks);
+    for (int i = 0; i < n; i++)
+        us[i] = i;
+    return FL_OK;
+}
+
 static const fl_device_fn functions = {.close = close_device,
                                        .reserve = reserve,
                                        .alloc = alloc,
@@ -295,7 +314,9 @@ static const fl_device_fn functions = {.close = close_device,
                                        .zero = zero,
                                        .begin = begin,
                                        .end = end,
-                                       .wait = wait};
+                                       .wait = wait,
+                                       .mark = mark,
+                                       .times = times};
 
 static bool is_in(const char *list, const char *name)
 {

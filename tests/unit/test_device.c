@@ -255,6 +255,31 @@ static void test_state_travels(void **state)
     travel("fake_recall,fake_embed");
 }
 
+/* Times of calls: steps are walked while they are asked for, every call is timed in each (here it
+ * takes a microsecond), and answers stay the same. */
+static void test_profile(void **state)
+{
+    (void)state;
+    fl_engine *e;
+    fl_error err;
+    int64_t us[8] = {0};
+    engine_dice = (rng){19};
+    assert_int_equal(make(open_fake(NULL), &e, &err), FL_OK);
+    assert_true(fl_graph_nodes(engine_graph) <= 8);
+    fl_engine_profile(e, us);
+    fake_device_repeats = 0;
+    answer(e, 1);
+    assert_int_equal(fake_device_repeats, 0);
+    fl_engine_profile(e, NULL);
+    fl_engine_stats stats;
+    fl_engine_get_stats(e, &stats);
+    for (int i = 0; i < fl_graph_nodes(engine_graph); i++)
+        assert_int_equal(us[i], stats.steps);
+    answer(e, 1);
+    assert_true(fake_device_repeats > 0);
+    fl_engine_destroy(e);
+}
+
 /* Whatever the device refuses ends in a status; the program makes another engine and goes on. */
 static void fail_each(const char *without)
 {
@@ -430,17 +455,12 @@ static void test_foreign_plugins(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers),
-        cmocka_unit_test(test_lacking),
-        cmocka_unit_test(test_sampling),
-        cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_state_travels),
-        cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_memory_limit),
-        cmocka_unit_test(test_tiny),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_foreign_plugins),
+        cmocka_unit_test(test_answers),       cmocka_unit_test(test_lacking),
+        cmocka_unit_test(test_sampling),      cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_state_travels), cmocka_unit_test(test_profile),
+        cmocka_unit_test(test_failures),      cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_memory_limit),  cmocka_unit_test(test_tiny),
+        cmocka_unit_test(test_names),         cmocka_unit_test(test_foreign_plugins),
     };
     return cmocka_run_group_tests(tests, engine_setup, engine_teardown);
 }

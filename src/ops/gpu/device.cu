@@ -46,6 +46,9 @@ typedef struct gpu {
     record records[MAX_RECORDS];
     int n_records;
     record *recording, *repeating;
+
+    cudaEvent_t *marks; /* made when they are first needed */
+    int n_marks, max_marks;
 } gpu;
 
 static int n_open; /* devices of this process */
@@ -83,6 +86,9 @@ static void close_device(fl_device *d)
         if (g->sent[i])
             cudaEventDestroy(g->sent[i]);
     }
+    for (int i = 0; i < g->n_marks; i++)
+        cudaEventDestroy(g->marks[i]);
+    fl_free(g->marks);
     cudaFree(g->arena);
     cudaFree(g->step_there);
     if (g->queue.stream)
@@ -338,6 +344,38 @@ static fl_status end(fl_device *d, fl_error *err)
              : FL_OK;
 }
 
+/* ---- times within a step ---- */
+
+static void mark(fl_device *d, int i)
+{
+    gpu *g = enter(d);
+    if (i >= g->max_marks) {
+        int most = 2 * i + 64;
+        void *more = fl_realloc_array(g->marks, (size_t)most, sizeof *g->marks);
+        if (!more)
+            return; /* times will say so */
+        g->marks = (cudaEvent_t *)more;
+        g->max_marks = most;
+    }
+    if (i == g->n_marks && check(g, cudaEventCreate(&g->marks[i]), "mark", NULL) == FL_OK)
+        g->n_marks++;
+    if (i < g->n_marks)
+        (void)check(g, cudaEventRecord(g->marks[i], g->queue.stream), "mark", NULL);
+}
+
+static fl_status times(fl_device *d, int n, int64_t *us, fl_error *err)
+{
+    gpu *g = enter(d);
+    if (n > g->n_marks)
+        return fl_fail(err, FL_NOMEM, "no memory for %d times within a step", n);
+    for (int i = 0; i < n; i++) {
+        float ms = 0;
+        TRY_GPU(g, cudaEventElapsedTime(&ms, g->marks[0], g->marks[i]), "times", err);
+        us[i] = (int64_t)((double)ms * 1000);
+    }
+    return FL_OK;
+}
+
 /* ---- opening ---- */
 
 static const fl_device_fn functions = {.close = close_device,
@@ -350,7 +388,9 @@ static const fl_device_fn functions = {.close = close_device,
                                        .zero = zero,
                                        .begin = begin,
                                        .end = end,
-                                       .wait = wait};
+                                       .wait = wait,
+                                       .mark = mark,
+                                       .times = times};
 
 #define GPU_POINTER(file) &gpu_kernels_##file,
 static const fl_kernel_list *const lists[] = {GPU_FILES(GPU_POINTER)};

@@ -13,9 +13,11 @@
 #define cudaDeviceReset musaDeviceReset
 #define cudaErrorInsufficientDriver musaErrorInsufficientDriver
 #define cudaError_t musaError_t
+#define cudaEventCreate musaEventCreate
 #define cudaEventCreateWithFlags musaEventCreateWithFlags
 #define cudaEventDestroy musaEventDestroy
 #define cudaEventDisableTiming musaEventDisableTiming
+#define cudaEventElapsedTime musaEventElapsedTime
 #define cudaEventRecord musaEventRecord
 #define cudaEventSynchronize musaEventSynchronize
 #define cudaEvent_t musaEvent_t
