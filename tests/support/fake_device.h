@@ -15,9 +15,10 @@ fl_device *fake_device_open(const fl_registry *registry, size_t memory, const ch
  * host has failed, all do until the device is closed; 0: none. */
 void fake_device_fail_at(long n);
 
-extern int fake_device_alive;       /* devices that are open */
-extern int fake_device_repeats;     /* steps that were repeated from a recording */
-extern size_t fake_device_reserved; /* by the last reserve */
-extern size_t fake_device_fetched;  /* bytes that went to the host, since it was last set to 0 */
+extern const char *fake_device_broken; /* an operator whose kernel does nothing; NULL: none */
+extern int fake_device_alive;          /* devices that are open */
+extern int fake_device_repeats;        /* steps that were repeated from a recording */
+extern size_t fake_device_reserved;    /* by the last reserve */
+extern size_t fake_device_fetched;     /* bytes that went to the host, since it was last set to 0 */
 
 #endif

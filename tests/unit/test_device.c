@@ -406,6 +406,29 @@ static void test_tiny(void **state)
     collector_free(&host);
 }
 
+/* The self-test passes where all is well and finds every operator whose kernel does nothing. */
+static void test_self_test(void **state)
+{
+    (void)state;
+    const fl_registry *r = fl_ops_registry();
+    for (int i = -1; i < r->n_ops; i++) {
+        fl_error err;
+        const char *op = i < 0 ? NULL : r->ops[i]->name;
+        if (op && (r->ops[i]->view || strcmp(op, "cast") == 0))
+            continue; /* never run on a device */
+        fl_device *d = fake_device_open(r, ROOM, NULL);
+        fake_device_broken = op;
+        fl_status s = fl_device_self_test(d, &err);
+        fake_device_broken = NULL;
+        d->fn->close(d);
+        if (!op && s != FL_OK)
+            fail_msg("%s", err.message);
+        if (op && s != FL_DEVICE)
+            fail_msg("a %s that does nothing was not found", op);
+        assert_true(!op || strstr(err.message, op));
+    }
+}
+
 /* ---- asking for a device ---- */
 
 static void test_names(void **state)
@@ -455,12 +478,13 @@ static void test_foreign_plugins(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers),       cmocka_unit_test(test_lacking),
-        cmocka_unit_test(test_sampling),      cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_state_travels), cmocka_unit_test(test_profile),
-        cmocka_unit_test(test_failures),      cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_memory_limit),  cmocka_unit_test(test_tiny),
-        cmocka_unit_test(test_names),         cmocka_unit_test(test_foreign_plugins),
+        cmocka_unit_test(test_answers),         cmocka_unit_test(test_lacking),
+        cmocka_unit_test(test_sampling),        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_state_travels),   cmocka_unit_test(test_profile),
+        cmocka_unit_test(test_failures),        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_memory_limit),    cmocka_unit_test(test_tiny),
+        cmocka_unit_test(test_self_test),       cmocka_unit_test(test_names),
+        cmocka_unit_test(test_foreign_plugins),
     };
     return cmocka_run_group_tests(tests, engine_setup, engine_teardown);
 }
