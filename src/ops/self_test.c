@@ -220,8 +220,10 @@ fl_status fl_device_self_test(fl_device *d, fl_error *err)
         return fl_fail(err, FL_NOMEM, "no memory for the self-test");
     fl_status s = FL_OK;
     for (int i = 0; s == FL_OK && i < 2 * fl_trial_count; i++) {
+        const fl_trial_kind *kind = &fl_trial_kinds[i / 2];
         step.n_rows = step.n_logits = seq.n_rows = counts[i % 2];
-        s = run_trial(&b, &fl_trial_kinds[i / 2], &step, err);
+        if (i % 2 == 0 || !kind->few)
+            s = run_trial(&b, kind, &step, err);
     }
     fl_free(b.host);
     return s;

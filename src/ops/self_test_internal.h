@@ -28,6 +28,7 @@ typedef struct fl_trial {
 typedef struct fl_trial_kind {
     const char *op;
     void (*make)(fl_trial *t);
+    bool few; /* its rows are too wide for many of them */
 } fl_trial_kind;
 
 extern const fl_trial_kind fl_trial_kinds[];

@@ -240,24 +240,35 @@ static void make_index_select(fl_trial *t)
     set(t, FL_INDEX_SELECT_SCALE, 1);
 }
 
-const fl_trial_kind fl_trial_kinds[] = {{"embed", make_embed},
-                                        {"gather_logits", make_gather_logits},
-                                        {"greatest", make_greatest},
-                                        {"cache_write", make_cache_write},
-                                        {"rmsnorm", make_rmsnorm},
-                                        {"l2norm", make_l2norm},
-                                        {"layernorm", make_layernorm},
-                                        {"rope", make_rope},
-                                        {"residual_mix", make_residual_mix},
-                                        {"expr", make_expr},
-                                        {"linear", make_linear},
-                                        {"linear", make_linear_tiles},
-                                        {"linear", make_linear_mxfp4},
-                                        {"route", make_route},
-                                        {"experts", make_experts},
-                                        {"experts", make_experts_tiles},
-                                        {"conv1d", make_conv1d},
-                                        {"delta_rule", make_delta_rule},
-                                        {"mla", make_mla},
-                                        {"index_select", make_index_select}};
+/* As many heads as there are, and so as much shared memory. */
+static void make_index_select_wide(fl_trial *t)
+{
+    add_rows(t, 64, 128);
+    add_rows(t, 64, 0);
+    add_state(t, true, 128);
+    set(t, FL_INDEX_SELECT_TOPK, 20);
+    set(t, FL_INDEX_SELECT_SCALE, 0.01);
+}
+
+const fl_trial_kind fl_trial_kinds[] = {{"embed", make_embed, false},
+                                        {"gather_logits", make_gather_logits, false},
+                                        {"greatest", make_greatest, false},
+                                        {"cache_write", make_cache_write, false},
+                                        {"rmsnorm", make_rmsnorm, false},
+                                        {"l2norm", make_l2norm, false},
+                                        {"layernorm", make_layernorm, false},
+                                        {"rope", make_rope, false},
+                                        {"residual_mix", make_residual_mix, false},
+                                        {"expr", make_expr, false},
+                                        {"linear", make_linear, false},
+                                        {"linear", make_linear_tiles, false},
+                                        {"linear", make_linear_mxfp4, false},
+                                        {"route", make_route, false},
+                                        {"experts", make_experts, false},
+                                        {"experts", make_experts_tiles, false},
+                                        {"conv1d", make_conv1d, false},
+                                        {"delta_rule", make_delta_rule, false},
+                                        {"mla", make_mla, false},
+                                        {"index_select", make_index_select, false},
+                                        {"index_select", make_index_select_wide, true}};
 const int fl_trial_count = sizeof fl_trial_kinds / sizeof *fl_trial_kinds;
