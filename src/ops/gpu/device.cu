@@ -431,6 +431,9 @@ static fl_status open_device(int ordinal, fl_device **out, fl_error *err)
     g->base.n_lists = (int)(sizeof lists / sizeof *lists);
     g->base.memory = unused > LEFT_ALONE ? unused - LEFT_ALONE : 0;
     g->queue.processors = p.multiProcessorCount;
+#ifdef FL_GPU_WGMMA
+    g->queue.wgmma = p.major == 9;
+#endif
     snprintf(g->base.name, sizeof g->base.name, GPU_KIND ":%d %.100s, %.1f GiB", ordinal, p.name,
              (double)total / (1 << 30));
     n_open++;

@@ -62,10 +62,9 @@ static __device__ inline int4 block_before(int4 x, int4 *room, int4 *all)
                      before.w + sum.w - x.w);
 }
 
-static __global__ void group_kernel(experts_args a)
+/* How many pairs each expert has.  The threads of a block of GROUP_THREADS. */
+static __device__ inline void count_pairs(const experts_args &a, int32_t n[MAX_EXPERTS])
 {
-    __shared__ int32_t n[MAX_EXPERTS], next[MAX_EXPERTS];
-    __shared__ int4 room[GPU_LANES];
     int64_t rows = *a.count - a.row0 < a.rows ? *a.count - a.row0 : a.rows;
     int32_t n_pairs = rows > 0 ? (int32_t)rows * a.k : 0;
     for (int e = threadIdx.x; e < MAX_EXPERTS; e += GROUP_THREADS)
@@ -77,6 +76,26 @@ static __global__ void group_kernel(experts_args a)
             atomicAdd(&n[e], 1);
     }
     __syncthreads();
+}
+
+/* Writes the pairs, those of expert e from next[e] on. */
+static __device__ inline void place_pairs(const experts_args &a, int32_t next[MAX_EXPERTS])
+{
+    int64_t rows = *a.count - a.row0 < a.rows ? *a.count - a.row0 : a.rows;
+    int32_t n_pairs = rows > 0 ? (int32_t)rows * a.k : 0;
+    __syncthreads();
+    for (int p = threadIdx.x; p < n_pairs; p += GROUP_THREADS) {
+        int32_t e = ((int32_t *)a.ids.p)[(a.row0 + p / a.k) * a.ids.stride + p % a.k];
+        if (e >= 0 && e < a.n_experts) /* the order among an expert's pairs changes no result */
+            a.g.pairs[atomicAdd(&next[e], 1)] = p;
+    }
+}
+
+static __global__ void group_kernel(experts_args a)
+{
+    __shared__ int32_t n[MAX_EXPERTS], next[MAX_EXPERTS];
+    __shared__ int4 room[GPU_LANES];
+    count_pairs(a, n);
     int first = threadIdx.x * GROUP_EACH; /* this thread's experts: pairs, and how many per class */
     int4 own = {0, 0, 0, 0}, all;
     for (int e = first; e < first + GROUP_EACH; e++) {
@@ -102,12 +121,7 @@ static __global__ void group_kernel(experts_args a)
         a.g.n_active[FEW_PAIRS] = all.z;
         a.g.n_active[MANY_PAIRS] = all.w;
     }
-    __syncthreads();
-    for (int p = threadIdx.x; p < n_pairs; p += GROUP_THREADS) {
-        int32_t e = ((int32_t *)a.ids.p)[(a.row0 + p / a.k) * a.ids.stride + p % a.k];
-        if (e >= 0 && e < a.n_experts) /* the order among an expert's pairs changes no result */
-            a.g.pairs[atomicAdd(&next[e], 1)] = p;
-    }
+    place_pairs(a, next);
 }
 
 /* A block takes every gridDim.y-th of the active experts of a class: its pairs are those from
@@ -178,5 +192,14 @@ static inline void experts_scratch(const fl_node_view *n, const fl_limits *limit
     *per_worker = 0;
     *shared = (size_t)(4 + 4 * n->in[W1]->n_tensors + most * k * (1 + inner + width)) * 4;
 }
+
+/* ---- steps with many pairs, with one BF16 part (experts_panel_mma.cu) ---- */
+
+size_t experts_panel_scratch(const fl_node_view *n, const fl_limits *limits);
+
+/* False, with nothing done, where the other kernels do as well or the processor cannot.  a: as
+ * experts_of gives it; room: so much scratch, aligned to 256. */
+bool experts_panels(const fl_call *call, experts_args a, int64_t rows, unsigned char *room,
+                    gpu_queue *q);
 
 #endif

@@ -276,6 +276,8 @@ static void run(const fl_call *call, const fl_step *step, int phase, const fl_wo
     gpu_queue *q = (gpu_queue *)worker->queue;
     int64_t rows = fl_rows_now(step, call->in[Z].type.rows), most;
     experts_args a = experts_of(call, q, rows, worker->shared, &most);
+    if (PARTS == 1 && experts_panels(call, a, rows, (unsigned char *)worker->shared, q))
+        return;
     wide_args w;
     unsigned char *after = (unsigned char *)(a.down + most * a.k * a.w2.n);
     w.z =
@@ -300,6 +302,8 @@ static void scratch(const fl_node_view *n, const fl_limits *limits, size_t *per_
     experts_scratch(n, limits, per_worker, shared);
     *shared = lined(*shared) +
               (size_t)(most * (arranged_bytes(width, PARTS) + k * arranged_bytes(inner, PARTS)));
+    size_t panels = PARTS == 1 ? experts_panel_scratch(n, limits) : 0;
+    *shared = *shared > panels ? *shared : panels;
 }
 
 static bool fits(const fl_node_view *n)

@@ -35,5 +35,43 @@ static __device__ inline float expr_run(const fl_expr &e, const float *inputs)
     return expr_operand(e.result, inputs, regs);
 }
 
+/* The same for V elements at once, which share the looking at the program: in[k] has input k. */
+template <int V>
+static __device__ inline void expr_operands(const fl_expr_operand &o, const float (*in)[V],
+                                            const float (*regs)[V], float to[V])
+{
+    const float *from = o.src == FL_EXPR_INPUT ? in[o.index] : regs[o.index];
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        to[v] = o.src == FL_EXPR_CONST ? o.value : from[v];
+}
+
+#define EXPR_CASE_MANY(name, formula)                                                              \
+    case FL_EXPR_##name:                                                                           \
+        _Pragma("unroll") for (int v = 0; v < V; v++)                                              \
+        {                                                                                          \
+            const float a = x[v], b = y[v];                                                        \
+            (void)b;                                                                               \
+            to[v] = formula;                                                                       \
+        }                                                                                          \
+        break;
+
+template <int V>
+static __device__ inline void expr_run_many(const fl_expr &e, const float (*in)[V], float out[V])
+{
+    float regs[FL_EXPR_MAX_REGS][V], x[V], y[V];
+    for (int i = 0; i < e.n_code; i++) {
+        const fl_expr_instr &c = e.code[i];
+        float *to = regs[c.dst];
+        expr_operands<V>(c.a, in, regs, x);
+        expr_operands<V>(c.b, in, regs, y);
+        switch (c.op) {
+            FL_EXPR_FORMULAS(EXPR_CASE_MANY)
+        }
+    }
+    expr_operands<V>(e.result, in, regs, out);
+}
+#undef EXPR_CASE_MANY
+
 #endif
 #endif

@@ -48,7 +48,8 @@ typedef struct gpu_step {
 typedef struct gpu_queue {
     cudaStream_t stream;
     gpu_step step;
-    int processors;      /* of the device */
+    int processors; /* of the device */
+    bool wgmma;     /* it has the asynchronous matrix instructions, and this plugin uses them */
     int64_t max_context; /* of the plan */
     cudaError_t error;   /* the first launch that was refused */
 } gpu_queue;

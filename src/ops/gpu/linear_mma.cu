@@ -1,16 +1,8 @@
 /* linear on matrix units (mma.h).  Up to 8 rows: a block per tile of weights, each of its warps a
  * segment of the length.  More: vectors are arranged once, and a block does 256 outputs of up to 64
  * rows. */
+#include "ops/gpu/linear.h"
 #include "ops/gpu/mma.h"
-
-typedef struct linear_args {
-    gpu_rows x, y;
-    gpu_weight w;
-    const int32_t *count;
-    int64_t row0, rows; /* of a pass */
-    bool aligned;
-    const unsigned char *arranged;
-} linear_args;
 
 enum { PASS = 4096, NARROW = 8 };
 
@@ -110,6 +102,8 @@ static void one_weight(linear_args a, int64_t rows, unsigned char *scratch, bool
         a.row0 = r;
         a.rows = gpu_min(rows - r, PASS);
         gpu_rows x = {a.x.p + r * a.x.stride, a.x.stride};
+        if (PARTS == 1 && linear_panels(a, (fl_dtype)T, fresh || rows > PASS, q))
+            continue;
         if (fresh || rows > PASS)
             arrange_rows<T, PARTS>(x, a.rows, a.w.k, scratch, q);
         /* Wide blocks read least; but every processor should have one. */
@@ -155,6 +149,8 @@ static void scratch(const fl_node_view *n, const fl_limits *limits, size_t *per_
     int64_t rows = gpu_min(limits->max_rows, PASS);
     *per_worker = 0;
     *shared = (size_t)(rows * arranged_bytes(fl_type_width(n->in[0]), PARTS));
+    size_t panel = linear_panel_bytes(rows, fl_type_width(n->in[0]));
+    *shared = *shared > panel ? *shared : panel;
 }
 
 static bool fits(const fl_node_view *n)

@@ -9,9 +9,10 @@
  *
  * The order of a sum: the length is cut into chunks of MMA_CHUNK elements, the chunks into MMA_SEGS
  * segments.  The matrix unit sums 16 elements, the least parts first; these sums are added, rounded
- * to nearest, in ascending order within a segment, and so are the segments.  It does not depend on
- * how many rows are computed together, nor on whether the segments are the work of one warp or of
- * several.
+ * to nearest, in ascending order within a segment, and so are the segments.  With one part the
+ * matrix unit itself adds up the sums of a segment, cutting off what a float32 does not hold: far
+ * below the rounding of the activations.  The order does not depend on how many rows are computed
+ * together, nor on whether the segments are the work of one warp or of several.
  *
  * Activations below 2^-126 lose bits: parts have the range of float32 but not of its denormals.
  *
@@ -23,7 +24,7 @@
 
 enum { MMA_CHUNK = 128, MMA_SEGS = 8, MMA_ROWS = 16, MMA_COLS = 8, MMA_UNITS = 4 };
 enum { MMA_PITCH = MMA_CHUNK + 8 }; /* elements from one vector to the next in shared memory */
-enum { MMA_THREADS = MMA_SEGS * GPU_LANES };
+enum { MMA_THREADS = (int)MMA_SEGS * (int)GPU_LANES };
 
 static inline __host__ __device__ int64_t mma_chunks(int64_t k)
 {
@@ -49,6 +50,10 @@ static __device__ inline void mma(float d[4], const uint32_t a[4], uint32_t b0, 
 template <int PARTS, int HALF>
 static __device__ inline void mma_add(float acc[4], const uint32_t a[4], const uint4 b[PARTS])
 {
+    if constexpr (PARTS == 1) {
+        mma(acc, a, HALF ? b[0].z : b[0].x, HALF ? b[0].w : b[0].y);
+        return;
+    }
     float sum[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int p = PARTS - 1; p >= 0; p--)

@@ -17,6 +17,11 @@ typedef struct gpu_weight {
     int64_t n, k;
 } gpu_weight;
 
+/* Vectors [first, first + n) of a list, which all meet this tensor of a stack. */
+typedef struct gpu_run {
+    int32_t tensor, first, n;
+} gpu_run;
+
 static inline gpu_weight gpu_weight_of(const fl_arg *a)
 {
     const fl_tensor *t = a->tensors;

@@ -1,0 +1,146 @@
+/* experts for steps with many pairs, activations rounded to one BF16 number: rows are gathered into
+ * a panel by expert, gate and up and the activation make a panel of hidden values, W2 makes results
+ * per pair, and these are combined as everywhere. */
+#include "ops/gpu/experts.h"
+#include "ops/gpu/panel.h"
+
+enum {
+    WORTH = 6,        /* pairs for each expert, on average, from which this pays */
+    PASS_ROWS = 8192, /* at most at once: hidden values and results need room */
+    ROUND = 256
+};
+
+/* Where things lie in scratch, for passes of up to `rows` rows. */
+typedef struct places {
+    int64_t rows, vectors, runs; /* of a pass, of its panels, and of each width at most */
+    int64_t x, hidden, down, bytes;
+} places;
+
+static int64_t rounded(int64_t n)
+{
+    return (n + ROUND - 1) / ROUND * ROUND;
+}
+
+static places places_of(int64_t rows, int64_t k, int64_t experts, int64_t inner, int64_t width)
+{
+    places p = {};
+    p.rows = gpu_min(rows, PASS_ROWS);
+    p.vectors = (p.rows * k + 7 * experts + 7) / 8 * 8;
+    p.runs = p.rows * k / panel_most(FL_BF16) + experts;
+    int64_t lists =
+        4 * (PANEL_CLASSES + 1 + p.vectors) + (int64_t)sizeof(gpu_run) * PANEL_CLASSES * p.runs;
+    int64_t x = rounded(panel_bytes(p.vectors, width)), down = p.rows * k * width * 4;
+    p.hidden = rounded(lists);
+    p.x = p.down = p.hidden + rounded(panel_bytes(p.vectors, inner)); /* not at the same time */
+    p.bytes = p.x + (x > down ? x : down);
+    return p;
+}
+
+static bool worth(int64_t rows, int64_t k, int64_t experts)
+{
+    return rows * k >= WORTH * experts;
+}
+
+size_t experts_panel_scratch(const fl_node_view *n, const fl_limits *limits)
+{
+    int64_t k = n->in[IDS]->dim[0], experts = n->in[W1]->n_tensors;
+    if (!worth(limits->max_rows, k, experts))
+        return 0;
+    return (size_t)places_of(limits->max_rows, k, experts, n->in[W1]->dim[0], n->in[W1]->dim[1])
+        .bytes;
+}
+
+/* The lists of a pass. */
+typedef struct run_lists {
+    int32_t *n;       /* [PANEL_CLASSES] */
+    int32_t *vectors; /* of the panel, with those that are none */
+    gpu_run *runs;    /* [PANEL_CLASSES][most] */
+    int64_t most;
+} run_lists;
+
+/* One block.  Each expert's pairs begin at a multiple of 8, with -1 for none in between. */
+static __global__ void runs_kernel(experts_args a, run_lists to, int longest)
+{
+    __shared__ int32_t n[MAX_EXPERTS], next[MAX_EXPERTS], n_runs[PANEL_CLASSES];
+    __shared__ int4 room[GPU_LANES];
+    if (threadIdx.x < PANEL_CLASSES)
+        n_runs[threadIdx.x] = 0;
+    count_pairs(a, n);
+    int first = threadIdx.x * GROUP_EACH;
+    int4 own = {0, 0, 0, 0}, all;
+    for (int e = first; e < first + GROUP_EACH; e++)
+        own.x += (n[e] + 7) / 8 * 8;
+    int at = block_before(own, room, &all).x;
+    for (int e = first; e < first + GROUP_EACH && e < a.n_experts; e++) {
+        int runs = (n[e] + longest - 1) / longest;
+        int each = runs ? ((n[e] + runs - 1) / runs + 7) / 8 * 8 : 0;
+        next[e] = at;
+        for (int i = 0; i < runs; i++) {
+            int left = n[e] - i * each, here = left < each ? left : each, c = panel_class(here);
+            to.runs[c * to.most + atomicAdd(&n_runs[c], 1)] = {e, at + i * each, here};
+        }
+        for (int i = n[e]; i % 8; i++)
+            a.g.pairs[at + i] = -1;
+        at += (n[e] + 7) / 8 * 8;
+    }
+    place_pairs(a, next);
+    if (threadIdx.x < PANEL_CLASSES)
+        to.n[threadIdx.x] = n_runs[threadIdx.x];
+    if (threadIdx.x == 0)
+        *to.vectors = all.x;
+}
+
+/* The products of one pass with one or two stacks of matrices.  An expert has at most as many pairs
+ * as there are rows: wider runs need no kernel. */
+static void products(panel_args a, const run_lists &l, fl_dtype type, int64_t rows,
+                     const fl_expr *act, gpu_queue *q)
+{
+    int last = panel_class((int)gpu_min(rows, panel_most(type)));
+    for (int c = 0; c <= last; c++) {
+        a.runs = l.runs + c * l.most;
+        a.n_runs = l.n + c;
+        panel_multiply(type, c, a, act, q);
+    }
+}
+
+static void one_pass(experts_args a, const places &p, fl_dtype type, const fl_expr *act,
+                     unsigned char *room, gpu_queue *q)
+{
+    run_lists l = {(int32_t *)room};
+    l.vectors = l.n + PANEL_CLASSES;
+    a.g.pairs = l.vectors + 1;
+    l.runs = (gpu_run *)(a.g.pairs + p.vectors);
+    l.most = p.runs;
+    a.down = (float *)(room + p.down);
+    panel x = {room + p.x, p.vectors}, hidden = {room + p.hidden, p.vectors};
+    runs_kernel<<<1, GROUP_THREADS, 0, q->stream>>>(a, l, panel_most(type));
+    gpu_rows z = {a.z.p + a.row0 * a.z.stride, a.z.stride};
+    panel_gather(type, z, a.g.pairs, a.k, l.vectors, 0, p.vectors, a.w1.k, x, q);
+    panel_args up = {{a.w1, a.w3}, x, NULL, NULL, a.count};
+    up.group = 1;
+    up.hidden = hidden;
+    products(up, l, type, a.rows, act, q);
+    panel_args down = {{a.w2, a.w2}, hidden, NULL, NULL, a.count};
+    down.group = 1;
+    down.place = a.g.pairs;
+    down.out = a.down;
+    down.stride = a.w2.n;
+    products(down, l, type, a.rows, NULL, q);
+    combine_kernel<<<dim3((unsigned)a.rows, gpu_blocks(a.w2.n, 256)), 256, 0, q->stream>>>(a);
+    gpu_launched(q);
+}
+
+bool experts_panels(const fl_call *call, experts_args a, int64_t rows, unsigned char *room,
+                    gpu_queue *q)
+{
+    if (!q->wgmma || !worth(rows, a.k, a.n_experts))
+        return false;
+    int64_t passes = (rows + PASS_ROWS - 1) / PASS_ROWS, most = (rows + passes - 1) / passes;
+    places p = places_of(most, a.k, a.n_experts, a.w1.n, a.w2.n);
+    for (int64_t r = 0; r < rows; r += most) {
+        a.row0 = r;
+        a.rows = gpu_min(rows - r, most);
+        one_pass(a, p, call->in[W1].type.dtype, (const fl_expr *)call->prep, room, q);
+    }
+    return true;
+}

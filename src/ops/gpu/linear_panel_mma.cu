@@ -1,0 +1,32 @@
+/* linear for many rows, activations rounded to one BF16 number, with panels (panel.h). */
+#include "ops/gpu/linear.h"
+#include "ops/gpu/panel.h"
+
+enum { WORTH = 32 /* rows from which this pays */, SIDE_BY_SIDE = 8 /* runs that share weights */ };
+
+static int64_t eights(int64_t rows)
+{
+    return (rows + 7) / 8 * 8;
+}
+
+size_t linear_panel_bytes(int64_t rows, int64_t k)
+{
+    return (size_t)panel_bytes(eights(rows), k);
+}
+
+bool linear_panels(const linear_args &a, fl_dtype type, bool fresh, gpu_queue *q)
+{
+    if (!q->wgmma || a.rows < WORTH)
+        return false;
+    panel x = {a.arranged, eights(a.rows)};
+    if (fresh)
+        panel_gather(type, a.x, NULL, 1, a.count, a.row0, a.rows, a.w.k, x, q);
+    int64_t most = panel_most(type), runs = (a.rows + most - 1) / most;
+    panel_args p = {{a.w, a.w}, x, NULL, NULL, a.count, a.row0, a.rows};
+    p.width = (int)eights((a.rows + runs - 1) / runs);
+    p.group = SIDE_BY_SIDE;
+    p.out = a.y.p + a.row0 * a.y.stride;
+    p.stride = a.y.stride;
+    panel_multiply(type, panel_class(p.width), p, NULL, q);
+    return true;
+}

@@ -1,0 +1,73 @@
+/* Products of many vectors with wgmma (panel_mma.cu): one order of sums with the kernels of mma.h,
+ * an activation rounded to one BF16 number.
+ *
+ * Vectors are gathered into a panel: planes of 64 elements, in each a row of 128 bytes per vector,
+ * in the order in which the lanes of a warp read weights (mma.h).  So what a block needs next, 64
+ * elements of a run of vectors, is one piece of memory that the copy engine brings. */
+#ifndef FL_OPS_GPU_PANEL_H
+#define FL_OPS_GPU_PANEL_H
+
+#include "ops/gpu/mma.h"
+
+/* [plane][rows][128 bytes]; 8 divides rows. */
+typedef struct panel {
+    unsigned char *p;
+    int64_t rows;
+} panel;
+
+/* What is multiplied, and where it goes. */
+typedef struct panel_args {
+    gpu_weight w[2]; /* gate and up; a product has the same twice */
+    panel x;
+    const gpu_run *runs; /* NULL: all vectors, `width` each */
+    const int32_t *n_runs, *count;
+    int64_t row0, most; /* without runs: vectors are *count less row0, `most` at most */
+    int width;
+    int group;            /* runs that go side by side through all weights */
+    panel hidden;         /* of gate and up: what the activation makes of them */
+    const int32_t *place; /* of a product: vector i goes to row place[i] (NULL: i) of out */
+    float *out;
+    int64_t stride;
+} panel_args;
+
+/* Runs are of one of these widths at most; there is a kernel for each, because registers are dealt
+ * out when it is compiled. */
+#define PANEL_WIDTHS(X) X(16) X(32) X(48) X(64) X(80) X(104) X(128) X(152)
+#define PANEL_COUNT(WIDTH) +1
+enum { PANEL_CLASSES = PANEL_WIDTHS(PANEL_COUNT) };
+
+/* The class of runs of n vectors: the first width that holds them. */
+static inline __host__ __device__ int panel_class(int n)
+{
+    int c = 0;
+#define PANEL_BEYOND(WIDTH) c += n > WIDTH;
+    PANEL_WIDTHS(PANEL_BEYOND)
+#undef PANEL_BEYOND
+    return c;
+}
+
+/* The most vectors of a run that meets weights of this type. */
+static inline __host__ __device__ int panel_most(fl_dtype weights)
+{
+    return weights == FL_MXFP4 ? 152 : 128;
+}
+
+/* Bytes of a panel of so many vectors of length k. */
+static inline int64_t panel_bytes(int64_t rows, int64_t k)
+{
+    return rows * mma_chunks(k) * MMA_CHUNK * 2;
+}
+
+/* Fills a panel for weights of this type (MXFP4 or BF16).  Vector i is row row0 + i of x, or row
+ * from[i] / per where `from` is given (negative: none); there are *count less row0, `most` at
+ * most. */
+void panel_gather(fl_dtype weights, const gpu_rows &x, const int32_t *from, int per,
+                  const int32_t *count, int64_t row0, int64_t most, int64_t k, const panel &to,
+                  gpu_queue *q);
+
+/* Multiplies the runs, which are of one class.  act: what becomes of gate and up; NULL: a
+ * product. */
+void panel_multiply(fl_dtype weights, int run_class, const panel_args &a, const fl_expr *act,
+                    gpu_queue *q);
+
+#endif

@@ -1,0 +1,458 @@
+/* A block stays on its processor and goes through tiles of 128 rows of weights (64 rows of two
+ * matrices for gate and up) and a run of vectors.  Two warpgroups hold 64 of the rows each: they
+ * read weights from memory, expand them in registers and multiply them with the vectors of a stage.
+ * A third one has a warp that asks for the stages; its other warps apply the activation to finished
+ * sums while the next tile is multiplied. */
+#include "ops/gpu/panel.h"
+
+#include "ops/gpu/expr.h"
+#include "ops/gpu/wgmma.h"
+
+enum {
+    PANEL_MOST = 152,
+    PANEL_THREADS = 3 * (int)WGMMA_THREADS,
+    PANEL_STAGE = (int)PANEL_MOST * (int)WGMMA_ROW_BYTES,
+    PANEL_EIGHTS = (PANEL_MOST / 8 + 3) / 4 * 4, /* of vectors, in fours */
+    PANEL_SLABS = 8,                             /* of 16 rows, one for each warp that multiplies */
+    PANEL_SUMS = PANEL_SLABS * PANEL_EIGHTS * (int)GPU_LANES * 16,
+    PANEL_HIDDEN = PANEL_EIGHTS * 8 * (int)WGMMA_ROW_BYTES,
+    PANEL_HELPERS = 3, /* warps that apply the activation */
+    PANEL_MORE = 224,
+    PANEL_FEWER = 56 /* registers of a thread that multiplies, and of one that helps */
+};
+
+/* UP: gate and up become the activation's result. */
+template <bool UP> struct panel_room {
+    enum {
+        STAGES = UP ? 6 : 10,
+        BARRIERS = STAGES * (int)PANEL_STAGE + (UP ? PANEL_SUMS + PANEL_HIDDEN : 0),
+        BYTES = BARRIERS + (2 * STAGES + 2) * 8
+    };
+};
+
+/* ---- gathering ---- */
+
+/* A warp per chunk of a vector: vector i is row from[i] / per of x (negative: none), or row i. */
+template <int T>
+static __global__ void gather_kernel(gpu_rows x, const int32_t *from, int per, const int32_t *count,
+                                     int64_t row0, int64_t most, int64_t k, bool aligned, panel to)
+{
+    int64_t chunk = (int64_t)blockIdx.y * (blockDim.x / GPU_LANES) + threadIdx.x / GPU_LANES;
+    int64_t i = blockIdx.x, row = i;
+    int lane = threadIdx.x % GPU_LANES;
+    if (i >= *count - row0 || i >= most || chunk >= mma_chunks(k))
+        return;
+    if (from) {
+        if (from[i] < 0)
+            return;
+        row = from[i] / per;
+    }
+    uint2 part[1];
+    arrange<T, 1>(vector4(x.p + row * x.stride, chunk * MMA_CHUNK + 4 * lane, k, aligned), part);
+    /* Lane t of a group of four reads, of unit u, piece by piece two elements: here four are at
+     * hand, for pieces c and c + 1 of the chunk's sixteen. */
+    int u = T == FL_MXFP4 ? lane % 8 / 2 : lane / 8, t = T == FL_MXFP4 ? lane / 8 : lane % 8 / 2;
+    int c = 4 * u + lane % 2 * 2, r = (int)(i % 8);
+    unsigned char *at = to.p + ((2 * chunk + c / 8) * to.rows + i) * WGMMA_ROW_BYTES + 4 * t;
+    *(uint32_t *)(at + ((c % 8) ^ r) * 16) = part[0].x;
+    *(uint32_t *)(at + ((c % 8 + 1) ^ r) * 16) = part[0].y;
+}
+
+/* ---- weights ---- */
+
+/* Where a lane reads: rows lo and hi of its slab's fragments. */
+typedef struct panel_rows {
+    const uint8_t *lo, *hi, *s_lo, *s_hi;
+    int64_t k;
+} panel_rows;
+
+template <int T> static __device__ inline int64_t panel_row_bytes(int64_t elements)
+{
+    return T == FL_MXFP4 ? elements / 2 : elements * 2;
+}
+
+template <int T>
+static __device__ inline panel_rows panel_rows_of(const gpu_weight w[2], int64_t tensor, int64_t lo,
+                                                  int64_t hi)
+{
+    int t = threadIdx.x % 4;
+    panel_rows r = {};
+    lo = lo < w[0].n ? lo : w[0].n - 1;
+    hi = hi < w[1].n ? hi : w[1].n - 1;
+    r.k = w[0].k;
+    r.lo = w[0].data + tensor * w[0].data_step + panel_row_bytes<T>(lo * r.k) + 16 * t;
+    r.hi = w[1].data + tensor * w[1].data_step + panel_row_bytes<T>(hi * r.k) + 16 * t;
+    if (T == FL_MXFP4) {
+        r.s_lo = w[0].scale + tensor * w[0].scale_step + lo * r.k / FL_MX_GROUP + t;
+        r.s_hi = w[1].scale + tensor * w[1].scale_step + hi * r.k / FL_MX_GROUP + t;
+    }
+    return r;
+}
+
+static __device__ inline uint4 load_ahead(const uint8_t *p)
+{
+    uint4 v = {};
+    WGMMA_ASM("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+              : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+              : "l"(p));
+    return v;
+}
+
+/* mma_load from a place that is known. */
+template <int T>
+static __device__ inline mma_raw<T> panel_load(const panel_rows &r, int chunk, int unit)
+{
+    int t = threadIdx.x % 4;
+    mma_raw<T> raw = {};
+    if ((int64_t)chunk * MMA_CHUNK + (T == FL_MXFP4 ? 32 * t : 32 * unit + 8 * t) >= r.k)
+        return raw;
+    int64_t at = T == FL_MXFP4 ? chunk * 64 : chunk * 256 + unit * 64;
+    raw.lo = load_ahead(r.lo + at);
+    raw.hi = load_ahead(r.hi + at);
+    if (T == FL_MXFP4) {
+        raw.s_lo = __ldg(r.s_lo + chunk * 4);
+        raw.s_hi = __ldg(r.s_hi + chunk * 4);
+    }
+    return raw;
+}
+
+/* The row of W1 and W3 whose result is element q of piece `slab` of plane `plane` of the hidden
+ * panel. */
+template <int T> static __device__ inline int64_t panel_element(int plane, int slab, int q)
+{
+    int c = plane % 2 * 8 + slab;
+    int in = T == FL_MXFP4 ? 32 * (q / 2) + 8 * (c / 4) + c % 4 + 4 * (q % 2)
+                           : 32 * (c / 4) + 8 * (q / 2) + 2 * (c % 4) + q % 2;
+    return (int64_t)(plane / 2) * MMA_CHUNK + in;
+}
+
+/* ---- the division of work ---- */
+
+typedef struct panel_work {
+    gpu_run run;
+    int row_tile;
+} panel_work;
+
+/* The i-th tile; false: there are fewer. */
+template <bool UP>
+static __device__ inline bool panel_work_at(const panel_args &a, int64_t i, panel_work *w)
+{
+    int64_t n = *a.count - a.row0 < a.most ? *a.count - a.row0 : a.most;
+    int64_t runs = a.runs ? *a.n_runs : (n + a.width - 1) / a.width;
+    int64_t tiles = UP ? mma_chunks(a.w[0].n) * 2 /* planes of the hidden panel */
+                       : (a.w[0].n + 2 * WGMMA_ROWS - 1) / (2 * WGMMA_ROWS);
+    if (i >= runs * tiles)
+        return false;
+    int64_t per = a.group * tiles, group = i / per, in = i % per;
+    int64_t left = runs - group * a.group, here = left < a.group ? left : a.group;
+    int64_t run = group * a.group + in % here;
+    w->row_tile = (int)(in / here);
+    if (a.runs) {
+        w->run = a.runs[run];
+    } else {
+        w->run.tensor = 0;
+        w->run.first = (int32_t)(run * a.width);
+        w->run.n = (int32_t)(n - run * a.width < a.width ? n - run * a.width : a.width);
+    }
+    return true;
+}
+
+/* ---- roles ---- */
+
+/* Stages in shared memory and the barriers that say which are full and which are free. */
+template <bool UP> struct panel_pipe {
+    enum { STAGES = panel_room<UP>::STAGES };
+    unsigned char *room;
+    int stage;
+    uint32_t parity;
+
+    __device__ uint64_t *full(int s) const
+    {
+        return (uint64_t *)(room + panel_room<UP>::BARRIERS) + s;
+    }
+    __device__ uint64_t *empty(int s) const { return full(STAGES + s); }
+    __device__ uint64_t *summed(void) const { return full(2 * STAGES); }
+    __device__ uint64_t *taken(void) const { return full(2 * STAGES + 1); }
+    __device__ unsigned char *at(int s) const { return room + s * PANEL_STAGE; }
+    __device__ float4 *sums(void) const { return (float4 *)(room + STAGES * PANEL_STAGE); }
+    __device__ unsigned char *hidden(void) const
+    {
+        return room + STAGES * PANEL_STAGE + PANEL_SUMS;
+    }
+    __device__ void next(void)
+    {
+        if (++stage == STAGES) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+template <bool UP>
+static __device__ inline void panel_bring(const panel_args &a, panel_pipe<UP> pipe)
+{
+    panel_work w;
+    int planes = (int)mma_chunks(a.w[0].k) * 2;
+    for (int64_t i = blockIdx.x; panel_work_at<UP>(a, i, &w); i += gridDim.x) {
+        uint32_t bytes = (uint32_t)(w.run.n + 7) / 8 * 8 * WGMMA_ROW_BYTES;
+        const unsigned char *from = a.x.p + (int64_t)w.run.first * WGMMA_ROW_BYTES;
+        for (int plane = 0; plane < planes; plane++, from += a.x.rows * WGMMA_ROW_BYTES) {
+            barrier_wait(pipe.empty(pipe.stage), pipe.parity ^ 1);
+            barrier_expect(pipe.full(pipe.stage), bytes);
+            bulk_load(pipe.at(pipe.stage), from, bytes, pipe.full(pipe.stage));
+            pipe.next();
+        }
+    }
+}
+
+/* The sums of this warpgroup's 64 rows with N vectors. */
+template <int T, bool UP, int N>
+static __device__ __forceinline__ void panel_sums(const panel_rows &rows, panel_pipe<UP> &pipe,
+                                                  float total[N / 2])
+{
+    enum { SERVES = mma_serves<T>::N, RAWS = MMA_UNITS / SERVES, AHEAD = T == FL_MXFP4 ? 2 : 1 };
+    int chunks = (int)mma_chunks(rows.k), seg = 0, flush = 0, more = 0, before = 0;
+    bool leader = threadIdx.x % GPU_LANES == 0;
+    float acc[N / 2];
+    uint32_t w[2][2][4];
+    mma_raw<T> raw[AHEAD][RAWS];
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        total[i] = acc[i] = 0;
+#pragma unroll
+    for (int b = 0; b < AHEAD; b++) {
+#pragma unroll
+        for (int u = 0; u < RAWS; u++)
+            raw[b][u] = b < chunks ? panel_load<T>(rows, b, u) : mma_raw<T>{};
+    }
+    for (; flush == 0; seg++)
+        flush = chunks * (seg + 1) / MMA_SEGS;
+    for (int c0 = 0; c0 < chunks; c0 += AHEAD) {
+#pragma unroll
+        for (int b = 0; b < AHEAD; b++) {
+            int c = c0 + b;
+            if (c >= chunks)
+                break;
+#pragma unroll
+            for (int u = 0; u < MMA_UNITS; u++) {
+                mma_weights<T>(raw[b][u / SERVES], u, w[u % 2]);
+                if (u % SERVES == SERVES - 1 && c + AHEAD < chunks)
+                    raw[b][u / SERVES] = panel_load<T>(rows, c + AHEAD, u + 1 - SERVES);
+                if (u % 2 == 0)
+                    barrier_wait(pipe.full(pipe.stage), pipe.parity);
+                uint64_t x = wgmma_vectors(pipe.at(pipe.stage)) + u % 2 * 4;
+                wgmma_begin();
+                wgmma<N>(acc, w[u % 2][0], x, more);
+                wgmma<N>(acc, w[u % 2][1], x + 2, 1);
+                wgmma_commit();
+                more = 1;
+                wgmma_wait<1>();
+                if (u % 2 == 0) {
+                    if (c + u > 0 && leader)
+                        barrier_arrive(pipe.empty(before));
+                } else {
+                    before = pipe.stage;
+                    pipe.next();
+                }
+            }
+            if (c + 1 == flush) {
+                wgmma_wait<0>();
+#pragma unroll
+                for (int i = 0; i < N / 2; i++)
+                    total[i] += acc[i];
+                more = 0;
+                for (; flush <= c + 1 && seg < MMA_SEGS; seg++)
+                    flush = chunks * (seg + 1) / MMA_SEGS;
+            }
+        }
+    }
+    wgmma_wait<0>();
+    if (leader)
+        barrier_arrive(pipe.empty(before));
+}
+
+/* One tile. */
+template <int T, bool UP, int N>
+static __device__ __forceinline__ void panel_tile(const panel_args &a, const panel_work &w,
+                                                  panel_pipe<UP> &pipe, uint32_t round)
+{
+    int lane = threadIdx.x % GPU_LANES, slab = threadIdx.x / GPU_LANES, g = lane / 4, t = lane % 4;
+    float total[N / 2];
+    if constexpr (UP) {
+        int64_t n = panel_element<T>(w.row_tile, slab, g);
+        panel_sums<T, UP, N>(panel_rows_of<T>(a.w, w.run.tensor, n, n), pipe, total);
+        float4 *to = pipe.sums() + slab * PANEL_EIGHTS * GPU_LANES + lane;
+        barrier_wait(pipe.taken(), (round & 1) ^ 1);
+#pragma unroll
+        for (int j = 0; j < N / 8; j++)
+            to[j * GPU_LANES] =
+                make_float4(total[4 * j], total[4 * j + 1], total[4 * j + 2], total[4 * j + 3]);
+        __syncwarp();
+        if (lane == 0)
+            barrier_arrive(pipe.summed());
+    } else {
+        int64_t n = ((int64_t)w.row_tile * PANEL_SLABS + slab) * MMA_ROWS + g;
+        panel_sums<T, UP, N>(panel_rows_of<T>(a.w, w.run.tensor, n, n + 8), pipe, total);
+#pragma unroll
+        for (int j = 0; j < N / 8; j++) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                int v = 8 * j + 2 * t + i;
+                if (v >= w.run.n)
+                    continue;
+                int64_t row = w.run.first + v;
+                row = a.place ? a.place[row] : row;
+                if (n < a.w[0].n)
+                    a.out[row * a.stride + n] = total[4 * j + i];
+                if (n + 8 < a.w[0].n)
+                    a.out[row * a.stride + n + 8] = total[4 * j + 2 + i];
+            }
+        }
+    }
+}
+
+template <int T, bool UP, int N>
+static __device__ inline void panel_products(const panel_args &a, panel_pipe<UP> pipe)
+{
+    panel_work w;
+    uint32_t round = 0;
+    for (int64_t i = blockIdx.x; panel_work_at<UP>(a, i, &w); i += gridDim.x, round++)
+        panel_tile<T, UP, N>(a, w, pipe, round);
+}
+
+/* Gate and up of a finished tile become a plane of the hidden panel. */
+template <int T>
+static __device__ inline void panel_activate(const panel_args &a, const fl_expr &act,
+                                             panel_pipe<true> pipe)
+{
+    panel_work w;
+    int lane = threadIdx.x % GPU_LANES, helper = threadIdx.x / GPU_LANES - PANEL_SLABS - 1;
+    bool first = helper == 0 && lane == 0;
+    uint32_t round = 0;
+    for (int64_t i = blockIdx.x; panel_work_at<true>(a, i, &w); i += gridDim.x, round++) {
+        int fours = (w.run.n + 31) / 32;
+        if (first)
+            bulk_stores_read();
+        warps_meet(1, PANEL_HELPERS * (int)GPU_LANES);
+        barrier_wait(pipe.summed(), round & 1);
+        for (int task = helper; task < PANEL_SLABS * fours; task += PANEL_HELPERS) {
+            int slab = task / fours, four = task % fours;
+            float in[2][8], out[8];
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                float4 s = pipe.sums()[(slab * PANEL_EIGHTS + four * 4 + j) * GPU_LANES + lane];
+                in[0][2 * j] = s.x;
+                in[0][2 * j + 1] = s.y;
+                in[1][2 * j] = s.z;
+                in[1][2 * j + 1] = s.w;
+            }
+            expr_run_many<8>(act, in, out);
+            bool there = panel_element<T>(w.row_tile, slab, lane / 4) < a.w[0].n;
+            uint32_t m[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                pair_parts<1>(out[2 * j], out[2 * j + 1], &m[j]);
+                m[j] = there ? m[j] : 0;
+            }
+            int v = four * 32 + lane;
+            store_transposed(pipe.hidden() + v * WGMMA_ROW_BYTES + (slab ^ v % 8) * 16, m);
+        }
+        shared_written();
+        barrier_arrive(pipe.taken());
+        warps_meet(1, PANEL_HELPERS * (int)GPU_LANES);
+        if (first)
+            bulk_store(a.hidden.p + (w.row_tile * a.hidden.rows + w.run.first) * WGMMA_ROW_BYTES,
+                       pipe.hidden(), (uint32_t)w.run.n * WGMMA_ROW_BYTES);
+    }
+    if (first)
+        bulk_stores_done();
+}
+
+template <int T, bool UP, int N>
+static __global__ void __launch_bounds__(PANEL_THREADS, 1) panel_kernel(panel_args a, fl_expr act)
+{
+    extern __shared__ __align__(1024) unsigned char room[];
+    panel_pipe<UP> pipe = {room, 0, 0};
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < panel_pipe<UP>::STAGES; s++) {
+            barrier_init(pipe.full(s), 1);
+            barrier_init(pipe.empty(s), PANEL_SLABS);
+        }
+        barrier_init(pipe.summed(), PANEL_SLABS);
+        barrier_init(pipe.taken(), PANEL_HELPERS * (int)GPU_LANES);
+        barriers_made();
+    }
+    __syncthreads();
+    if (threadIdx.x < 2 * WGMMA_THREADS) {
+        more_registers<PANEL_MORE>();
+        panel_products<T, UP, N>(a, pipe);
+    } else {
+        fewer_registers<PANEL_FEWER>();
+        if (threadIdx.x == 2 * WGMMA_THREADS)
+            panel_bring<UP>(a, pipe);
+        if constexpr (UP) {
+            if (threadIdx.x >= 2 * WGMMA_THREADS + GPU_LANES)
+                panel_activate<T>(a, act, pipe);
+        }
+    }
+}
+
+/* ---- launching ---- */
+
+template <int T>
+static void gather(const gpu_rows &x, const int32_t *from, int per, const int32_t *count,
+                   int64_t row0, int64_t most, int64_t k, const panel &to, gpu_queue *q)
+{
+    bool aligned = ((uintptr_t)x.p | (uintptr_t)x.stride * 4) % 16 == 0 && k % 4 == 0;
+    gpu_rows x0 = {x.p + (from ? 0 : row0 * x.stride), x.stride};
+    dim3 grid((unsigned)most, gpu_blocks(mma_chunks(k), 8));
+    gather_kernel<T><<<grid, 256, 0, q->stream>>>(x0, from, per, count, row0, most, k, aligned, to);
+}
+
+void panel_gather(fl_dtype weights, const gpu_rows &x, const int32_t *from, int per,
+                  const int32_t *count, int64_t row0, int64_t most, int64_t k, const panel &to,
+                  gpu_queue *q)
+{
+    if (weights == FL_BF16)
+        gather<FL_BF16>(x, from, per, count, row0, most, k, to, q);
+    else
+        gather<FL_MXFP4>(x, from, per, count, row0, most, k, to, q);
+    gpu_launched(q);
+}
+
+template <int T, bool UP, int N>
+static void launch(const panel_args &a, const fl_expr &act, gpu_queue *q)
+{
+    if constexpr (T == FL_MXFP4 || N <= 128) {
+        size_t shared = panel_room<UP>::BYTES;
+        gpu_allow_shared(q, panel_kernel<T, UP, N>, shared);
+        panel_kernel<T, UP, N>
+            <<<(unsigned)q->processors, PANEL_THREADS, shared, q->stream>>>(a, act);
+        gpu_launched(q);
+    }
+}
+
+template <int T>
+static void multiply(int run_class, const panel_args &a, const fl_expr *act, gpu_queue *q)
+{
+    static const fl_expr none = {};
+    int c = 0;
+#define PANEL_LAUNCH(WIDTH)                                                                        \
+    if (c++ == run_class) {                                                                        \
+        if (act)                                                                                   \
+            launch<T, true, WIDTH>(a, *act, q);                                                    \
+        else                                                                                       \
+            launch<T, false, WIDTH>(a, none, q);                                                   \
+    }
+    PANEL_WIDTHS(PANEL_LAUNCH)
+#undef PANEL_LAUNCH
+}
+
+void panel_multiply(fl_dtype weights, int run_class, const panel_args &a, const fl_expr *act,
+                    gpu_queue *q)
+{
+    if (weights == FL_BF16)
+        multiply<FL_BF16>(run_class, a, act, q);
+    else
+        multiply<FL_MXFP4>(run_class, a, act, q);
+}
