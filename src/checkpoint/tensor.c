@@ -88,6 +88,13 @@ int64_t fl_dtype_bytes(fl_dtype dtype, int64_t elements, int64_t row)
     return bytes;
 }
 
+int64_t fl_dtype_data_bytes(fl_dtype dtype, int64_t elements, int64_t row)
+{
+    if (dtype == FL_Q8)
+        return row > 0 ? elements / row * q8_blocks(row) * FL_Q8_BLOCK : 0;
+    return elements * fl_dtype_bits(dtype) / 8;
+}
+
 int64_t fl_tensor_bytes(const fl_tensor *t)
 {
     return fl_dtype_bytes(t->dtype, fl_tensor_elements(t), t->ndim ? t->shape[t->ndim - 1] : 1);

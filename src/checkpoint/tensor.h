@@ -66,6 +66,7 @@ static inline int64_t fl_f8_blocks(int64_t n)
 
 /* Bytes of so many elements in rows of `row` (the last dim), with their scales. */
 int64_t fl_dtype_bytes(fl_dtype dtype, int64_t elements, int64_t row);
+int64_t fl_dtype_data_bytes(fl_dtype dtype, int64_t elements, int64_t row); /* without scales */
 int64_t fl_tensor_elements(const fl_tensor *t);
 int64_t fl_tensor_bytes(const fl_tensor *t); /* with scales */
 /* Writes "[2, 3]" to out (size bytes, always terminated) and returns out. */

@@ -12,7 +12,7 @@
 static void tensor_bytes(const fl_type *t, size_t *data, size_t *scale)
 {
     int64_t n = fl_type_width(t), row = t->ndim ? t->dim[t->ndim - 1] : 1;
-    *data = (size_t)(n * fl_dtype_bits(t->dtype) / 8);
+    *data = (size_t)fl_dtype_data_bytes(t->dtype, n, row);
     *scale = (size_t)fl_dtype_bytes(t->dtype, n, row) - *data;
 }
 

@@ -79,7 +79,7 @@ static fl_tensor *send_tensors(const fl_arg *a)
         const fl_tensor *t = &a->tensors[i];
         out[i] = *t;
         int64_t elements = fl_tensor_elements(t), row = t->ndim ? t->shape[t->ndim - 1] : 1;
-        size_t bytes = (size_t)(elements * fl_dtype_bits(t->dtype) / 8);
+        size_t bytes = (size_t)fl_dtype_data_bytes(t->dtype, elements, row);
         size_t scales = (size_t)fl_dtype_bytes(t->dtype, elements, row) - bytes;
         out[i].data = send(t->data, bytes);
         if (t->scale)

@@ -295,6 +295,11 @@ const char *ops_check(const ops_gen *g, uint64_t seed, const fl_kernel *extra,
     tc_begin(&c, g->op, &random);
     g->make(&c);
     tc_finish(&c);
+    fl_node_view view = tc_view(&c);
+    if (extra && extra->fits && !extra->fits(&view)) {
+        tc_end(&c);
+        return NULL;
+    }
     k.want = make_result(&c);
     k.whole = make_result(&c);
     k.got = make_result(&c);
@@ -302,7 +307,6 @@ const char *ops_check(const ops_gen *g, uint64_t seed, const fl_kernel *extra,
     tc_run(&c, reference, 1, 0, c.step.n_rows);
     take(&c, &k.want);
 
-    fl_node_view view = tc_view(&c);
     int magnitude_for = -1; /* of what precision k.magnitude is */
     for (int i = 0; !wrong && (each = fl_registry_kernel(fl_ops_registry(), i)) != NULL; i++) {
         k.kernel = extra ? extra : each;

@@ -32,7 +32,8 @@ typedef struct ops_gen {
 
 /* One case: the kernels of the operator that fit it, up to this machine's level, are checked; or
  * only `extra`, when that is not NULL.  Returns NULL, or what is wrong: valid until the next call.
- * ran (may be NULL) is told every kernel that was checked. */
+ * ran (may be NULL) is told every kernel that was checked; a case that `extra` does not fit costs
+ * little, so that one can draw until enough did. */
 const char *ops_check(const ops_gen *g, uint64_t seed, const fl_kernel *extra,
                       void (*ran)(void *ctx, const fl_kernel *k), void *ctx);
 

@@ -143,7 +143,8 @@ static void make_experts(tc *c)
     tc_step_random(c, rng_one_in(r, 3) ? 60 : 8, 200);
     fl_dtype type = types[rng_int(r, 0, 5)];
     int64_t grain = type == FL_MXFP4 ? 32 : 1;
-    int64_t z = grain * rng_int(r, 1, 130 / grain), inner = grain * rng_int(r, 1, 130 / grain);
+    int64_t most = rng_one_in(r, 10) ? 700 : 130;
+    int64_t z = grain * rng_int(r, 1, most / grain), inner = grain * rng_int(r, 1, most / grain);
     int32_t n = (int32_t)rng_int(r, 1, rng_one_in(r, 3) ? 20 : 5);
     int64_t k = rng_int(r, 1, n < 6 ? n : 6);
     fl_rows rows = ops_row_symbol(c);

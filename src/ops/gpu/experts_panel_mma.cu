@@ -5,7 +5,7 @@
 #include "ops/gpu/panel.h"
 
 enum {
-    WORTH = 6,        /* pairs for each expert, on average, from which this pays */
+    WORTH = 16,       /* pairs for each expert, on average, from which this pays */
     PASS_ROWS = 8192, /* at most at once: hidden values and results need room */
     ROUND = 256
 };
@@ -90,12 +90,11 @@ static __global__ void runs_kernel(experts_args a, run_lists to, int longest)
         *to.vectors = all.x;
 }
 
-/* The products of one pass with one or two stacks of matrices.  An expert has at most as many pairs
- * as there are rows: wider runs need no kernel. */
-static void products(panel_args a, const run_lists &l, fl_dtype type, int64_t rows,
+/* The products of one pass with one or two stacks of matrices; no run is longer than all pairs. */
+static void products(panel_args a, const run_lists &l, fl_dtype type, int64_t pairs,
                      const fl_expr *act, gpu_queue *q)
 {
-    int last = panel_class((int)gpu_min(rows, panel_most(type)));
+    int last = panel_class((int)gpu_min(pairs, panel_most(type)));
     for (int c = 0; c <= last; c++) {
         a.runs = l.runs + c * l.most;
         a.n_runs = l.n + c;
@@ -119,13 +118,13 @@ static void one_pass(experts_args a, const places &p, fl_dtype type, const fl_ex
     panel_args up = {{a.w1, a.w3}, x, NULL, NULL, a.count};
     up.group = 1;
     up.hidden = hidden;
-    products(up, l, type, a.rows, act, q);
+    products(up, l, type, a.rows * a.k, act, q);
     panel_args down = {{a.w2, a.w2}, hidden, NULL, NULL, a.count};
     down.group = 1;
     down.place = a.g.pairs;
     down.out = a.down;
     down.stride = a.w2.n;
-    products(down, l, type, a.rows, NULL, q);
+    products(down, l, type, a.rows * a.k, NULL, q);
     combine_kernel<<<dim3((unsigned)a.rows, gpu_blocks(a.w2.n, 256)), 256, 0, q->stream>>>(a);
     gpu_launched(q);
 }

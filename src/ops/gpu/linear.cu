@@ -8,6 +8,7 @@ enum { WARPS = 8, OUT = 4, PIECE = 4096 /* elements of a vector in shared memory
 typedef struct linear_args {
     gpu_rows x, y;
     gpu_weight w;
+    int64_t width; /* of x: rows of w may be longer, with zeros */
     const int32_t *count;
 } linear_args;
 
@@ -29,7 +30,7 @@ template <int T, bool WHOLE, int R> static __global__ void linear_kernel(linear_
             const float *x = a.x.p + (row0 + r) * a.x.stride + k0;
             bool there = row0 + r < n_rows;
             for (int k = threadIdx.x; k < padded; k += blockDim.x)
-                xs[r * PIECE + spread<T>(k)] = there && k < len ? x[k] * lacking<T>() : 0;
+                xs[r * PIECE + spread<T>(k)] = there && k0 + k < a.width ? x[k] * lacking<T>() : 0;
         }
         __syncthreads();
         if (n0 < a.w.n)
@@ -75,23 +76,18 @@ static void run(const fl_call *call, const fl_step *step, int phase, const fl_wo
     int64_t rows = fl_rows_now(step, symbol);
     linear_args a = {};
     a.x = gpu_rows_of(&call->in[0]);
+    a.width = fl_type_width(&call->in[0].type);
     a.count = gpu_count(q, symbol);
     for (int i = 1; i < call->n_in && rows > 0; i++) {
         a.w = gpu_weight_of(&call->in[i]);
         a.y = gpu_rows_of(&call->out[i - 1]);
-        GPU_FOR_DTYPE(call->in[i].type.dtype, one_weight<T>(a, rows, q));
+        if (call->in[i].type.dtype == FL_Q8)
+            one_weight<FL_Q8>(a, rows, q);
+        else
+            GPU_FOR_DTYPE(call->in[i].type.dtype, one_weight<T>(a, rows, q));
     }
-}
-
-static bool fits(const fl_node_view *node)
-{
-    for (int i = 1; i < node->n_in; i++) {
-        if (node->in[i]->dtype == FL_Q8)
-            return false;
-    }
-    return true;
 }
 
 static const fl_kernel kernels[] = {
-    {.op = "linear", .name = "gpu", .preference = 1, .n_phases = 1, .run = run, .fits = fits}};
+    {.op = "linear", .name = "gpu", .preference = 1, .n_phases = 1, .run = run}};
 extern const fl_kernel_list gpu_kernels_linear = FL_KERNEL_LIST(kernels);

@@ -14,7 +14,7 @@
 typedef struct gpu_weight {
     const uint8_t *data, *scale;
     int64_t data_step, scale_step; /* bytes from one tensor to the next */
-    int64_t n, k;
+    int64_t n, k;                  /* rows are k elements; of Q8, k rounded up to whole blocks */
 } gpu_weight;
 
 /* Vectors [first, first + n) of a list, which all meet this tensor of a stack. */
@@ -35,10 +35,12 @@ static inline gpu_weight gpu_weight_of(const fl_arg *a)
     }
     w.k = a->type.dim[a->type.ndim - 1];
     w.n = fl_type_width(&a->type) / w.k;
+    if (a->type.dtype == FL_Q8)
+        w.k = (w.k + FL_Q8_BLOCK - 1) / FL_Q8_BLOCK * FL_Q8_BLOCK;
     return w;
 }
 
-/* Runs CODE with T set to the format at compile time. */
+/* Runs CODE with T set to the format at compile time; not for Q8, which only linear reads. */
 #define GPU_FOR_DTYPE(dtype, CODE)                                                                 \
     switch (dtype) {                                                                               \
     case FL_F32: {                                                                                 \
@@ -69,7 +71,7 @@ static inline gpu_weight gpu_weight_of(const fl_arg *a)
 
 /* Elements of 16 bytes. */
 template <int T> struct gpu_group {
-    enum { N = T == FL_F32 ? 4 : T == FL_F8_BLOCK ? 16 : T == FL_MXFP4 ? 32 : 8 };
+    enum { N = T == FL_F32 ? 4 : T == FL_F8_BLOCK || T == FL_Q8 ? 16 : T == FL_MXFP4 ? 32 : 8 };
 };
 
 #ifdef __CUDACC__
@@ -111,6 +113,8 @@ static __device__ inline float group_scale(const gpu_weight &w, int64_t tensor, 
     if (T == FL_F8_BLOCK)
         return ((const float *)
                     s)[n / FL_F8_SIDE * ((w.k + FL_F8_SIDE - 1) / FL_F8_SIDE) + k / FL_F8_SIDE];
+    if (T == FL_Q8)
+        return ((const float *)s)[(n * w.k + k) / FL_Q8_BLOCK];
     return 1;
 }
 
@@ -132,6 +136,9 @@ template <int T> static __device__ inline void unpack4(const uint4 &raw, int j, 
     } else if (T == FL_F8_BLOCK) {
         for (int i = 0; i < 4; i++)
             out[i] = e4m3_low(word[j] >> (8 * i) & 0xff);
+    } else if (T == FL_Q8) {
+        for (int i = 0; i < 4; i++)
+            out[i] = (float)(int8_t)(word[j] >> (8 * i));
     } else {
         /* Nibbles i and i + 4 of a word become two halves: sign to bit 15, the rest to bits 11 to
          * 9. */
@@ -190,6 +197,8 @@ static __device__ inline uint4 load_group(const gpu_weight &w, int64_t tensor, i
 template <int T> static __device__ inline int spread(int k)
 {
     enum { N = gpu_group<T>::N };
+    if (T == FL_Q8) /* of each block, the even elements stand before the odd ones */
+        k = k / FL_Q8_BLOCK * FL_Q8_BLOCK + k % FL_Q8_BLOCK / 2 + k % 2 * (FL_Q8_BLOCK / 2);
     int group = k / N, in = k % N, lane = group % GPU_LANES, turn = group / GPU_LANES;
     return ((turn * (N / 4) + in / 4) * GPU_LANES + lane) * 4 + in % 4;
 }
@@ -239,8 +248,9 @@ static __device__ inline void dot_rows(const gpu_weight &w, int64_t tensor, int6
         for (int o = 0; o < OUT; o++) {
 #pragma unroll
             for (int r = 0; r < R; r++)
-                acc[o][r] = T == FL_MXFP4 || T == FL_F8_BLOCK ? fmaf(sum[o][r], scale[o], acc[o][r])
-                                                              : acc[o][r] + sum[o][r];
+                acc[o][r] = T == FL_MXFP4 || T == FL_F8_BLOCK || T == FL_Q8
+                                ? fmaf(sum[o][r], scale[o], acc[o][r])
+                                : acc[o][r] + sum[o][r];
         }
     }
 }
