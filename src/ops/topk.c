@@ -1,11 +1,22 @@
 #include "ops/topk.h"
 
+/* The highest bit in which the numbers differ. */
+static int top_bit(const uint64_t *v, int32_t n)
+{
+    uint64_t differ = 1;
+    for (int32_t i = 1; i < n; i++)
+        differ |= v[i] ^ v[0];
+    return 63 - __builtin_clzll(differ);
+}
+
 /* The k-th greatest of v, or a number between it and the next lower one: the digits of the answer
- * from the highest byte down, looking each time only at the numbers that begin with those found. */
+ * from the highest that differs down, looking each time only at the numbers that begin with those
+ * found. */
 static uint64_t kth(const uint64_t *v, int32_t n, int32_t k, uint64_t *spare)
 {
-    uint64_t found = 0;
-    for (int shift = 56; shift >= 0; shift -= 8) {
+    int top = top_bit(v, n), shift = top > 7 ? top - 7 : 0;
+    uint64_t found = v[0] >> shift >> 8 << 8 << shift; /* what they have in common */
+    for (;; shift = shift > 8 ? shift - 8 : 0) {
         int32_t count[256] = {0}, above = 0;
         for (int32_t i = 0; i < n; i++)
             count[v[i] >> shift & 255]++;
@@ -14,8 +25,8 @@ static uint64_t kth(const uint64_t *v, int32_t n, int32_t k, uint64_t *spare)
             above += count[digit--];
         found |= (uint64_t)digit << shift;
         k -= above;
-        if (count[digit] == k)
-            break; /* all of them belong to the k greatest */
+        if (count[digit] == k || shift == 0)
+            return found; /* all of them belong to the k greatest */
         int32_t m = 0;
         for (int32_t i = 0; i < n; i++) {
             spare[m] = v[i];
@@ -24,7 +35,6 @@ static uint64_t kth(const uint64_t *v, int32_t n, int32_t k, uint64_t *spare)
         v = spare;
         n = m;
     }
-    return found;
 }
 
 int32_t fl_topk_keep(uint64_t *v, int32_t n, int32_t k, uint64_t *spare)

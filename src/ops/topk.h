@@ -52,16 +52,8 @@ static inline void fl_topk_begin(fl_topk *t, int32_t k, uint64_t *best, uint64_t
  * many there are now.  spare has room for n. */
 int32_t fl_topk_keep(uint64_t *v, int32_t n, int32_t k, uint64_t *spare);
 
-void fl_topk_cut(fl_topk *t); /* keeps the k best and sets the floor */
-
-static inline void fl_topk_offer(fl_topk *t, float score, int32_t pos)
-{
-    if (score <= t->floor)
-        return;
-    t->best[t->n++] = fl_topk_candidate(score, pos);
-    if (t->n == t->cap)
-        fl_topk_cut(t);
-}
+/* Keeps the k best and sets the floor: called when there is no room in best for more. */
+void fl_topk_cut(fl_topk *t);
 
 /* Writes the k best positions, ascending, and -1 where there are fewer. */
 void fl_topk_write(fl_topk *t, int32_t *out);

@@ -41,6 +41,7 @@
     X(to_int, 1, vi_to_vf(vf_to_vi(vf_max(vf_min(a, vf_set1(2e9f)), vf_set1(-2e9f)))))             \
     X(int_arith, 2, vi_float(vi_sub(vi_add(vf_bits(a), vf_bits(b)), vi_shl(vf_bits(a), 3))))       \
     X(int_logic, 3, vi_float(vi_or(vi_and(vf_bits(a), vf_bits(b)), vi_sar(vf_bits(c), 5))))        \
+    X(int_xor, 2, vi_float(vi_xor(vf_bits(a), vf_bits(b))))                                        \
     X(int_max, 2, vi_float(vi_max(vf_bits(a), vf_bits(b))))                                        \
     X(int_less, 3, vf_select(vi_lt(vf_bits(a), vf_bits(b)), a, c))                                 \
     X(int_equal, 3, vf_select(vi_eq(vf_bits(a), vf_bits(b)), a, c))                                \
@@ -108,10 +109,21 @@ static void run_columns(ARGS)
         out[i] = turned[(i + count) % 4 * 16 + i];
 }
 
+/* What it returns, and of the pairs that it means one half. */
+static void run_pairs(ARGS)
+{
+    LOAD;
+    uint64_t pairs[16];
+    int n = vi_pairs(vf_bits(a), vf_bits(b), vm_bits(vf_lt(b, c)), pairs);
+    vf_store(out, vi_float(vi_set1(n)));
+    for (int i = 0; i < n; i++) {
+        uint32_t part = (uint32_t)(pairs[i] >> (count % 2 ? 32 : 0));
+        memcpy(&out[i], &part, sizeof part);
+    }
+}
+
 #define ROW(name, arity, value) {#name, arity, run_##name},
 extern const fl_probe FL_CPU_NAME(fl_probes)[];
-const fl_probe FL_CPU_NAME(fl_probes)[] = {PROBES(ROW){"storen", 3, run_storen},
-                                           {"sums", 3, run_sums},
-                                           {"bits", 2, run_bits},
-                                           {"columns", 3, run_columns},
-                                           {0}};
+const fl_probe FL_CPU_NAME(fl_probes)[] = {
+    PROBES(ROW){"storen", 3, run_storen}, {"sums", 3, run_sums},   {"bits", 2, run_bits},
+    {"columns", 3, run_columns},          {"pairs", 3, run_pairs}, {0}};

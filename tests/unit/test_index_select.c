@@ -12,17 +12,23 @@
 
 static rng random_numbers;
 
-static void make(tc *c, int heads, int d, int topk, int n_seqs, const int *rows,
-                 const int64_t *pos0)
+static void make_of(tc *c, fl_dtype keys, int heads, int d, int topk, int n_seqs, const int *rows,
+                    const int64_t *pos0)
 {
     tc_begin(c, "index_select", &random_numbers);
     tc_step(c, n_seqs, rows, pos0);
     tc_rows(c, FL_ROWS_TOKENS, FL_F32, 2, DIM(heads, d));
     tc_rows(c, FL_ROWS_TOKENS, FL_F32, 1, DIM(heads));
-    tc_state_in(c, true, d);
+    tc_cache_in(c, keys, d);
     tc_number(c, "topk", topk);
     tc_number(c, "scale", 0.125);
     tc_finish(c);
+}
+
+static void make(tc *c, int heads, int d, int topk, int n_seqs, const int *rows,
+                 const int64_t *pos0)
+{
+    make_of(c, FL_F32, heads, d, topk, n_seqs, rows, pos0);
 }
 
 static float *key(tc *c, int seq, int64_t pos)
@@ -140,13 +146,12 @@ static void test_nan(void **state)
 
 /* On arbitrary numbers: equal bits everywhere, and no position left out that is better, by more
  * than rounding, than one that was taken. */
-static void test_real_numbers(void **state)
+static void check_real(uint64_t seed, fl_dtype keys, int heads, int d)
 {
-    (void)state;
     enum { TOPK = 64, ROWS = 80 };
     tc c;
-    random_numbers.state = 40;
-    make(&c, 4, 32, TOPK, 1, (int[]){ROWS}, DIM(400));
+    random_numbers.state = seed;
+    make_of(&c, keys, heads, d, TOPK, 1, (int[]){ROWS}, DIM(400));
     tk_result want = tk_run(&c, tk_kernel("index_select", "stream", 0), 1);
     check_levels(&c, &want);
     fl_call call = {.n_in = c.n_in, .in = c.in, .out = c.out, .attr = c.attr};
@@ -166,6 +171,18 @@ static void test_real_numbers(void **state)
     }
     tk_free(&want);
     tc_end(&c);
+}
+
+static void test_real_numbers(void **state)
+{
+    (void)state;
+    check_real(40, FL_F32, 4, 32);
+    check_real(41, FL_F32, 7, 21);
+    check_real(42, FL_BF16, 4, 32);
+    check_real(43, FL_BF16, 3, 37);
+    check_real(44, FL_I8, 4, 32);
+    check_real(45, FL_I8, 9, 128);
+    check_real(46, FL_I8, 5, 3);
 }
 
 static void test_refusals(void **state)

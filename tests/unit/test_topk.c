@@ -67,6 +67,15 @@ static void fill(rng *r, float *s, int n)
     }
 }
 
+static void offer(fl_topk *t, float score, int32_t pos)
+{
+    if (score <= t->floor)
+        return;
+    t->best[t->n++] = fl_topk_candidate(score, pos);
+    if (t->n == t->cap)
+        fl_topk_cut(t);
+}
+
 static void check_row(rng *r, const float *s, int n, int k)
 {
     int64_t room = fl_topk_room(k);
@@ -77,7 +86,7 @@ static void check_row(rng *r, const float *s, int n, int k)
     fl_topk t;
     fl_topk_begin(&t, k, best, spare);
     for (int i = 0; i < n; i++) {
-        fl_topk_offer(&t, s[i], i);
+        offer(&t, s[i], i);
         all[i] = (scored){isnan(s[i]) ? -INFINITY : s[i], i};
         if (rng_one_in(r, 500)) /* at any time */
             fl_topk_cut(&t);

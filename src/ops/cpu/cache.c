@@ -46,8 +46,3 @@ void fl_cache_load(fl_dtype t, int64_t n, const void *row, float *out)
             load_group(true, k, code, vf_set1(scale[i / FL_CACHE_GROUP]), out + i);
     }
 }
-
-void fl_cache_codes(int64_t n, const int8_t *code, float *out)
-{
-    load_group(false, n, (const uint8_t *)code, vf_set1(1), out);
-}

@@ -6,12 +6,8 @@
 #include "ops/cpu/cpu_internal.h"
 
 #define fl_cache_load FL_CPU_NAME(fl_cache_load)
-#define fl_cache_codes FL_CPU_NAME(fl_cache_codes)
 
 /* What fl_cache_decode gives, by vectors. */
 void fl_cache_load(fl_dtype t, int64_t n, const void *row, float *out);
-
-/* n signed bytes as float32. */
-void fl_cache_codes(int64_t n, const int8_t *code, float *out);
 
 #endif

@@ -1,5 +1,6 @@
 /* The scores of index_select: blocks of cached keys brought into lanes, and the scores of a row for
- * the keys of a block. */
+ * the keys of a block.  With keys in signed bytes queries are rounded in the same way, each head by
+ * itself, and dot products are sums of whole numbers. */
 #ifndef FL_OPS_CPU_INDEX_SCORE_H
 #define FL_OPS_CPU_INDEX_SCORE_H
 
@@ -18,20 +19,19 @@ typedef struct fl_index {
     fl_dtype type; /* of the keys */
 } fl_index;
 
-/* A row of the step made ready: queries as they are, weights times the scale.  With keys in signed
- * bytes the queries are codes too, whole numbers whose products are exact in float32, and the scale
- * of a head goes to its weight. */
+/* A row of the step made ready. */
 typedef struct fl_index_query {
-    const float *q; /* [heads][d] */
-    float *weights; /* [heads] */
-    float *codes;   /* [heads][d]; I8 */
+    const float *q; /* [heads][d], as they are */
+    int32_t *words; /* [heads] their codes instead (index_codes.h); I8 */
+    int32_t *start; /* [heads] */
+    float *weights; /* [heads] w times the scale, and times that of the codes */
 } fl_index_query;
 
-/* A block of keys. */
+/* A block of keys: 64 keys side by side. */
 typedef struct fl_index_keys {
-    float *lanes; /* [d][64] */
-    float *scale; /* [64]; I8 */
-    float *rows;  /* [64][d]; not F32 */
+    float *lanes;       /* [d][64] elements; I8: [][64] words of the rows */
+    const float *scale; /* [64], the word that is the scale; I8 */
+    float *pairs;       /* [][64] words of the rows; BF16 */
 } fl_index_keys;
 
 #define fl_index_cut_keys FL_CPU_NAME(fl_index_cut_keys)
@@ -52,7 +52,7 @@ void fl_index_load(const fl_index *x, const fl_seq_rows *seq, int64_t pos, int n
 
 /* scores[0..n) of the keys of a block, NaN as -inf; what follows up to the next multiple of 16 may
  * be anything.  A score depends on its row and its key alone: the dot product runs over d in
- * ascending order, the sum over the heads likewise. */
+ * ascending order, the sum over the heads likewise, and the scale of a coded key comes last. */
 void fl_index_score(const fl_index *x, const fl_index_query *query, const fl_index_keys *keys,
                     int n, float *scores);
 

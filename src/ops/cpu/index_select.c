@@ -56,16 +56,29 @@ static int32_t *out_row(const fl_index *x, int64_t row)
     return (int32_t *)x->out->data + row * x->out->stride;
 }
 
-/* Offers what beats the floor of n scores of positions pos, pos + 1, ... */
+/* Candidates (ops/topk.h) of 16 scores of positions pos, pos + 1, ...: the score in an order of
+ * whole numbers above, the complement of the position below.  The sum makes -0 and +0 equal. */
+static int candidates(vf scores, int32_t pos, uint32_t chosen, uint64_t *out)
+{
+    static const int32_t complement[FL_LANES] = {0,  -1, -2,  -3,  -4,  -5,  -6,  -7,
+                                                 -8, -9, -10, -11, -12, -13, -14, -15};
+    vi bits = vf_bits(vf_add(scores, vf_zero()));
+    bits = vi_xor(bits, vi_or(vi_sar(bits, 31), vi_set1(INT32_MIN)));
+    return vi_pairs(bits, vi_add(vi_set1(~pos), vi_load(complement)), chosen, out);
+}
+
+/* Takes in what beats the floor of n scores of positions pos, pos + 1, ... */
 static void offer(const float *scores, int64_t pos, int n, fl_topk *best)
 {
     for (int i = 0; i < n; i += FL_LANES) {
-        uint32_t lost = vm_bits(vf_le(vf_load(scores + i), vf_set1(best->floor)));
+        vf s = vf_load(scores + i);
+        uint32_t lost = vm_bits(vf_le(s, vf_set1(best->floor)));
         uint32_t left = ~lost & (n - i < FL_LANES ? (1u << (n - i)) - 1 : 0xffff);
-        for (; left; left &= left - 1) {
-            int l = i + __builtin_ctz(left);
-            fl_topk_offer(best, scores[l], (int32_t)(pos + l));
-        }
+        if (!left)
+            continue;
+        if (best->n + FL_LANES > best->cap)
+            fl_topk_cut(best);
+        best->n += candidates(s, (int32_t)(pos + i), left, best->best + best->n);
     }
 }
 

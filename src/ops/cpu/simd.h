@@ -27,9 +27,9 @@
  *   vm_bits(m)                         bit l is lane l
  *   vf_to_vi(a)                        nearest even; |a| < 2^31
  *   vi_to_vf vf_bits vi_float          value conversion; the bits as they are, both ways
- *   vi_set1 vi_load vi_store vi_add vi_sub vi_and vi_or vi_shl vi_sar (by a constant) vi_max vi_lt
- *   vi_eq
- *   vf_sum(a)                          see below
+ *   vi_set1 vi_load vi_store vi_add vi_sub vi_and vi_or vi_xor vi_shl vi_sar (by a constant) vi_max
+ * vi_lt vi_eq vi_pairs(high, low, bits, out)     of the lanes whose bit is set, in order, high
+ * above low as 64 bits; returns how many; may write 16 whatever there are vf_sum(a) see below
  *   vf_sum4(a, b, c, d, out)           the four sums, each as vf_sum
  *   vp_zero() vp_set1(x) vp_load(p) vp_store(p, a) vp_fma(a, b, c) vp_max(a, b)
  *   vp_columns(in, ldi, out, ldo)      FL_PART rows of 4 elements become 4 rows of FL_PART

@@ -215,6 +215,10 @@ FL_INLINE vi vi_or(vi a, vi b)
 {
     return _mm512_or_si512(a, b);
 }
+FL_INLINE vi vi_xor(vi a, vi b)
+{
+    return _mm512_xor_si512(a, b);
+}
 FL_INLINE vi vi_shl(vi a, int n)
 {
     return _mm512_slli_epi32(a, (unsigned)n);
@@ -252,6 +256,18 @@ FL_INLINE __m256i vi_low(vi a)
 FL_INLINE __m256i vi_high(vi a)
 {
     return _mm512_extracti64x4_epi64(a, 1);
+}
+
+FL_INLINE int vi_pairs(vi high, vi low, uint32_t bits, uint64_t *out)
+{
+    vi a = vi_or(_mm512_slli_epi64(_mm512_cvtepu32_epi64(vi_low(high)), 32),
+                 _mm512_cvtepu32_epi64(vi_low(low)));
+    vi b = vi_or(_mm512_slli_epi64(_mm512_cvtepu32_epi64(vi_high(high)), 32),
+                 _mm512_cvtepu32_epi64(vi_high(low)));
+    int n = __builtin_popcount(bits & 255);
+    _mm512_storeu_si512(out, _mm512_maskz_compress_epi64((__mmask8)bits, a));
+    _mm512_storeu_si512(out + n, _mm512_maskz_compress_epi64((__mmask8)(bits >> 8), b));
+    return n + __builtin_popcount(bits >> 8);
 }
 
 typedef vf vp;

@@ -235,6 +235,10 @@ FL_INLINE vi vi_or(vi a, vi b)
 {
     FL_EACH(vi, a.x[i] | b.x[i]);
 }
+FL_INLINE vi vi_xor(vi a, vi b)
+{
+    FL_EACH(vi, a.x[i] ^ b.x[i]);
+}
 FL_INLINE vi vi_shl(vi a, int n)
 {
     FL_EACH(vi, (int32_t)((uint32_t)a.x[i] << n));
@@ -284,6 +288,19 @@ FL_INLINE int32_t vi_hmax(vi a)
     for (int i = 1; i < 16; i++)
         a.x[0] = a.x[i] > a.x[0] ? a.x[i] : a.x[0];
     return a.x[0];
+}
+
+FL_INLINE int vi_pairs(vi high, vi low, uint32_t bits, uint64_t *out)
+{
+    int32_t h[16], l[16];
+    int n = 0;
+    vi_store(h, high);
+    vi_store(l, low);
+    for (int i = 0; i < 16; i++) {
+        out[n] = (uint64_t)(uint32_t)h[i] << 32 | (uint32_t)l[i];
+        n += (int)(bits >> i & 1);
+    }
+    return n;
 }
 
 typedef vf vp;
