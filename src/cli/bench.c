@@ -14,6 +14,7 @@ static struct bench_args {
     bool profile;
 } args = {.prompt = 512, .generate = 128, .batch = 1, .repeats = 3};
 
+enum { WARM_UP = 4096 }; /* tokens of a prompt that warm up at most */
 enum { OPT_BATCH = 0x200, OPT_PROFILE };
 
 static const struct argp_option options[] = {
@@ -86,20 +87,20 @@ static void on_token(void *ctx, const fl_token_event *e)
 
 /* Generation speed counts what comes after every prompt is done, so that it measures pure decode
  * steps of the whole batch. */
-static fl_status one_run(const cli_model *m, cli_profile *profile, int32_t *ids, int64_t vocab,
-                         double *prompt_speed, double *generate_speed, fl_error *err)
+static fl_status one_run(const cli_model *m, cli_profile *profile, int32_t *ids, int64_t n,
+                         int64_t vocab, double *prompt_speed, double *generate_speed, fl_error *err)
 {
     run_clock clock = {0};
     double start = cli_seconds();
     for (int b = 0; b < args.batch; b++) {
         uint64_t x = (uint64_t)b + 1;
-        for (int64_t i = 0; i < args.prompt; i++) {
+        for (int64_t i = 0; i < n; i++) {
             x = x * 6364136223846793005u + 1442695040888963407u;
             ids[i] = (int32_t)((x >> 33) % (uint64_t)vocab);
         }
         fl_request *r;
         fl_request_params p = {.prompt = ids,
-                               .n_prompt = args.prompt,
+                               .n_prompt = n,
                                .max_tokens = args.generate,
                                .sampling = fl_sampling_default(),
                                .on_token = on_token,
@@ -120,7 +121,7 @@ static fl_status one_run(const cli_model *m, cli_profile *profile, int32_t *ids,
         *err = clock.error;
         return clock.status;
     }
-    *prompt_speed = (double)(args.prompt * args.batch) / (clock.prompts_done - start);
+    *prompt_speed = (double)(n * args.batch) / (clock.prompts_done - start);
     *generate_speed = (double)(clock.tokens - before) / (clock.last - clock.prompts_done);
     return FL_OK;
 }
@@ -137,7 +138,7 @@ static double median(double *v, int n)
     return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
-/* All runs, of which the first warms up. */
+/* All runs, after one that warms up with the beginning of the prompt. */
 static fl_status all_runs(const cli_model *m, cli_profile *profile, double *prompt,
                           double *generate, fl_error *err)
 {
@@ -146,7 +147,8 @@ static fl_status all_runs(const cli_model *m, cli_profile *profile, double *prom
     fl_status s = ids ? FL_OK : fl_fail(err, FL_NOMEM, "no memory for the prompt");
     for (int r = -1; r < args.repeats && s == FL_OK; r++) {
         int to = r < 0 ? 0 : r;
-        s = one_run(m, profile, ids, vocab, &prompt[to], &generate[to], err);
+        int64_t n = r < 0 && args.prompt > WARM_UP ? WARM_UP : args.prompt;
+        s = one_run(m, profile, ids, n, vocab, &prompt[to], &generate[to], err);
         if (r < 0 && args.profile && s == FL_OK)
             s = cli_profile_begin(profile, m->engine, fl_model_graph(m->model), err);
     }

@@ -35,12 +35,15 @@ def haystack_text():
     return re.sub(r"\nThe access code of [^\n]*\n", "", text)
 
 
-def ask(binary, text, depth, code):
+def prompt(text, depth, code):
     at = text.index("\n", int(len(text) * depth))
-    prompt = (text[:at] + f"\nThe access code of the north vault is {code}.\n" + text[at + 1:] +
-              "\n\nWhat is the access code of the north vault?")
+    return (text[:at] + f"\nThe access code of the north vault is {code}.\n" + text[at + 1:] +
+            "\n\nWhat is the access code of the north vault?")
+
+
+def ask(binary, text, depth, code):
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as f:
-        f.write(prompt)
+        f.write(prompt(text, depth, code))
         f.flush()
         p = subprocess.run([binary, "run", str(TINY), "-f", f.name, "--think", "off", "-n", "60",
                             "--context", "200000", "--json"], capture_output=True, text=True)
