@@ -120,6 +120,10 @@ static void test_selection(void **state)
     check(22, &small, 2, (int[]){128, 1}, DIM(0, 500));
     const shape single = {3, 5, 3, 7, 16, FL_F32, 1};
     check(23, &single, 2, (int[]){66, 1}, DIM(0, 30));
+    const shape many_heads = {40, 2, 2, 2, 16, FL_F32, 70};
+    check(24, &many_heads, 2, (int[]){70, 1}, DIM(20, 200));
+    const shape most_heads = {270, 1, 1, 1, 3, FL_F32, 3};
+    check(25, &most_heads, 1, (int[]){40}, DIM(0));
 }
 
 /* Contexts of several spans, up to where spans grow. */

@@ -124,10 +124,18 @@ static fl_block load(const fl_mla *m, const room *w, int32_t row, int64_t keys, 
 
 /* ---- many rows ---- */
 
+/* How many of n queries are worked on together from query i on. */
+static int some_of(int i, int n)
+{
+    return n - i < FL_ATTEND_QUERIES ? n - i : FL_ATTEND_QUERIES;
+}
+
 /* The last finished span of n_heads runs goes to the totals. */
 static void flush(const fl_mla *m, const room *w, int64_t at, int n_heads)
 {
-    fl_attend_merge(fl_runs_at(w->total, at), fl_runs_at(w->run, at), n_heads, m->nv);
+    for (int h = 0; h < n_heads; h += FL_ATTEND_QUERIES)
+        fl_attend_merge(fl_runs_at(w->total, at + h), fl_runs_at(w->run, at + h),
+                        some_of(h, n_heads), m->nv);
     fl_attend_begin(fl_runs_at(w->run, at), n_heads, m->nv);
 }
 
@@ -149,8 +157,9 @@ static void attend(const fl_mla *m, const room *w, int32_t row, int n, int64_t a
             if (loaded == 0)
                 continue;
             block.n = left < loaded ? (int)left : loaded;
-            fl_attend(&block, n_heads, w->q + first * m->ldq, m->ldq, m->nv,
-                      fl_runs_at(w->run, first), w->weights);
+            for (int h = 0; h < n_heads; h += FL_ATTEND_QUERIES)
+                fl_attend(&block, some_of(h, n_heads), w->q + (first + h) * m->ldq, m->ldq, m->nv,
+                          fl_runs_at(w->run, first + h), w->weights);
         }
     }
 }
@@ -180,7 +189,8 @@ void fl_mla_rows(const fl_mla *m, int32_t row, int32_t n, const fl_worker *worke
 {
     room w;
     cut_room(m, &w, worker->scratch);
-    int64_t group = m->group;
+    /* What a row has selected is gathered for it alone, so once for all of its heads. */
+    int64_t group = !m->select ? m->group : m->heads < QUERIES ? m->heads : QUERIES;
     int32_t rows = (int32_t)(QUERIES / group), want = 4 * worker->n_threads;
     while (rows > 1 && (n + rows - 1) / rows * ((m->heads + group - 1) / group) < want)
         rows /= 2;
