@@ -74,7 +74,16 @@ static void *take(size_t bytes)
     return p;
 }
 
-typedef enum fill { FILL_BYTES, FILL_SCALES, FILL_BF16, FILL_F32 } fill;
+/* FILL_KEYS: a vector of 128 is about 1 long; FILL_DECAYS: below 0; FILL_SHARES: from 0 to 1. */
+typedef enum fill {
+    FILL_BYTES,
+    FILL_SCALES,
+    FILL_BF16,
+    FILL_F32,
+    FILL_KEYS,
+    FILL_DECAYS,
+    FILL_SHARES
+} fill;
 
 /* Device memory of random numbers. */
 static void *random_memory(size_t bytes, fill what)
@@ -90,9 +99,11 @@ static void *random_memory(size_t bytes, fill what)
         uint16_t *x = (uint16_t *)(void *)host + i;
         *x = (uint16_t)((*x & 0x807f) | (119 + (*x >> 8) % 4) << 7);
     }
-    for (size_t i = 0; i < BLOCK / 4 && what == FILL_F32; i++) {
-        uint32_t *x = (uint32_t *)(void *)host + i;
-        *x = (*x & 0x807fffff) | (123 + (*x >> 24) % 4) << 23;
+    for (size_t i = 0; i < BLOCK / 4 && what >= FILL_F32; i++) {
+        uint32_t *x = (uint32_t *)(void *)host + i,
+                 mask = what == FILL_SHARES ? 0x7fffff : 0x807fffff;
+        *x = (*x & mask) | (what == FILL_KEYS ? 122 + (*x >> 24) % 2 : 123 + (*x >> 24) % 4) << 23;
+        *x |= what == FILL_DECAYS ? 0x80000000 : 0;
     }
     must(device->fn->upload(device, p, host, n, &err), &err);
     for (size_t done = n; done < bytes; done += n)
@@ -144,12 +155,17 @@ static fl_type *add(bench *b, fl_rows rows, fl_dtype dtype, int32_t n, int64_t d
     return t;
 }
 
-static void add_rows(bench *b, fl_dtype dtype, int64_t d0, int64_t d1)
+static void add_rows_of(bench *b, fill what, fl_dtype dtype, int64_t d0, int64_t d1)
 {
     fl_type *t = add(b, FL_ROWS_TOKENS, dtype, 1, d0, d1);
     fl_arg *a = &b->in[b->n_in - 1];
     a->stride = fl_type_width(t);
-    a->data = random_memory((size_t)(b->step.n_rows * a->stride) * 4, FILL_F32);
+    a->data = random_memory((size_t)(b->step.n_rows * a->stride) * 4, what);
+}
+
+static void add_rows(bench *b, fl_dtype dtype, int64_t d0, int64_t d1)
+{
+    add_rows_of(b, FILL_F32, dtype, d0, d1);
 }
 
 static void add_weight(bench *b, fl_dtype dtype, int32_t n, int64_t d0, int64_t d1)
@@ -402,28 +418,28 @@ static void bench_delta(void)
 {
     static const struct {
         int seqs, rows, heads;
-    } cases[] = {{1, 1, 96},  {8, 1, 96},    {64, 1, 96},   {1, 1, 12},
-                 {64, 1, 12}, {1, 1024, 12}, {1, 8192, 12}, {1, 8192, 96}};
+    } cases[] = {{1, 1, 96},    {8, 1, 96},     {64, 1, 96},   {1, 1, 12},     {8, 1, 12},
+                 {64, 1, 12},   {1, 1024, 12},  {1, 8192, 12}, {1, 65536, 12}, {1, 1024, 96},
+                 {1, 8192, 96}, {1, 65536, 96}, {8, 1024, 12}};
     enum { D = 128 };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bench b;
         char name[80];
-        int rows = cases[i].seqs * cases[i].rows;
-        fresh(16, 8192, 64);
-        begin(&b, "delta_rule", cases[i].seqs, cases[i].rows, 64 + cases[i].rows);
+        int rows = cases[i].seqs * cases[i].rows, heads = cases[i].heads;
+        fresh(24, rows, 64);
+        begin(&b, "delta_rule", cases[i].seqs, cases[i].rows, cases[i].rows);
         b.max_context = 64;
-        for (int k = 0; k < 4; k++)
-            add_rows(&b, FL_F32, cases[i].heads, D);
-        add_rows(&b, FL_F32, cases[i].heads, 0);
-        /* Gates are log decays: at most 0. */
-        device->fn->zero(device, b.in[FL_DELTA_G].data,
-                         (size_t)rows * (size_t)cases[i].heads * D * 4);
-        add_state(&b, false, (int64_t)cases[i].heads * D * D, 64);
-        double state = 2.0 * cases[i].seqs * cases[i].heads * D * D * 4;
+        add_rows(&b, FL_F32, heads, D);
+        add_rows_of(&b, FILL_KEYS, FL_F32, heads, D);
+        add_rows(&b, FL_F32, heads, D);
+        add_rows_of(&b, FILL_DECAYS, FL_F32, heads, D);
+        add_rows_of(&b, FILL_SHARES, FL_F32, heads, 0);
+        add_state(&b, false, (int64_t)heads * D * D, 64);
+        double state = 2.0 * cases[i].seqs * heads * D * D * 4;
         snprintf(name, sizeof name, "delta_rule %d x %d rows, %d heads", cases[i].seqs,
-                 cases[i].rows, cases[i].heads);
-        report(name, measure(&b, 8192, rows > 64 ? 1 : 20),
-               state + 5.0 * rows * cases[i].heads * D * 4, 7.0 * rows * cases[i].heads * D * D);
+                 cases[i].rows, heads);
+        report(name, measure(&b, rows, cases[i].rows > 1 ? 1 : 20),
+               state + 5.0 * rows * heads * D * 4, 7.0 * rows * heads * D * D);
     }
 }
 
