@@ -214,10 +214,11 @@ static inline void delta_recurrence(const delta_args &a, int n_seqs, gpu_queue *
 
 /* ---- one token per sequence ---- */
 
-enum { STEP_COLUMNS = 4 * GPU_LANES, STEP_THREADS = DELTA_PARTS * GPU_LANES };
+/* Lanes of a block that share a row of the state, four columns each: few make many small blocks. */
+enum { STEP_LANES = 16, STEP_THREADS = DELTA_PARTS * STEP_LANES };
 
 /* The sum of the parts' sums, as parts_sum takes it. */
-static __device__ inline float4 tree(const float4 x[DELTA_PARTS][GPU_LANES], int lane)
+static __device__ inline float4 tree(const float4 x[DELTA_PARTS][STEP_LANES], int lane)
 {
     float4 y[DELTA_PARTS];
 #pragma unroll
@@ -246,14 +247,14 @@ static __device__ inline float4 chains(const float4 x[4])
                        (x[0].w + x[1].w) + (x[2].w + x[3].w));
 }
 
-/* One token per sequence.  A warp has a part of the rows, a lane four columns side by side. */
+/* One token per sequence: STEP_LANES threads have a part of the rows. */
 template <int ROWS> static __global__ void __launch_bounds__(STEP_THREADS) step_kernel(delta_args a)
 {
     enum { DK = ROWS * DELTA_PARTS };
     __shared__ float q[DK], k[DK], g[DK];
-    __shared__ float4 sums[2][DELTA_PARTS][GPU_LANES];
-    int lane = threadIdx.x % GPU_LANES, part = threadIdx.x / GPU_LANES, head = blockIdx.y;
-    int j = blockIdx.x * STEP_COLUMNS + 4 * lane;
+    __shared__ float4 sums[2][DELTA_PARTS][STEP_LANES];
+    int lane = threadIdx.x % STEP_LANES, part = threadIdx.x / STEP_LANES, head = blockIdx.y;
+    int j = (blockIdx.x * STEP_LANES + lane) * 4;
     if ((int)blockIdx.z >= a.step.counts[GPU_SEQS])
         return;
     const gpu_seq seq = a.step.seqs[blockIdx.z];
@@ -263,7 +264,7 @@ template <int ROWS> static __global__ void __launch_bounds__(STEP_THREADS) step_
 #pragma unroll
     for (int m = 0; m < ROWS; m++) {
         int i = delta_row(part, m);
-        s[m] = i < a.dk && j < a.dv ? *(const float4 *)(state + (int64_t)i * a.dv) : zero;
+        s[m] = i < a.dk && j < a.dv ? __ldcs((const float4 *)(state + (int64_t)i * a.dv)) : zero;
     }
     for (int d = threadIdx.x; d < DK; d += STEP_THREADS) {
         int64_t at = (int64_t)head * a.dk + d;
@@ -293,7 +294,7 @@ template <int ROWS> static __global__ void __launch_bounds__(STEP_THREADS) step_
         s[m] = fma4(k[i], add, s[m]);
         read[m % 4] = fma4(q[i], s[m], read[m % 4]);
         if (i < a.dk && j < a.dv)
-            *(float4 *)(state + (int64_t)i * a.dv) = s[m];
+            __stcs((float4 *)(state + (int64_t)i * a.dv), s[m]);
     }
     sums[1][part][lane] = chains(read);
     __syncthreads();
@@ -309,7 +310,7 @@ template <int ROWS> static __global__ void __launch_bounds__(STEP_THREADS) step_
 
 template <int ROWS> static void step_launch(const delta_args &a, int n_seqs, gpu_queue *q)
 {
-    dim3 grid(gpu_blocks(a.dv, STEP_COLUMNS), (unsigned)a.heads, (unsigned)n_seqs);
+    dim3 grid(gpu_blocks(a.dv, 4 * STEP_LANES), (unsigned)a.heads, (unsigned)n_seqs);
     step_kernel<ROWS><<<grid, STEP_THREADS, 0, q->stream>>>(a);
     gpu_launched(q);
 }

@@ -21,6 +21,7 @@
 #include "ops/gpu/parts.h"
 
 enum { CHUNK = FL_PAGE_TOKENS, PART = 16, PARTS = CHUNK / PART };
+enum { DELTA_BLOCK = 256 /* threads of a block, whatever it does */ };
 
 /* A chunk of one head, in floats.  Everything lies as the lanes of the matrix units take it, four
  * floats side by side each. */
@@ -81,8 +82,6 @@ static __device__ inline int key_major(int token, int d)
 }
 
 /* ---- prepare ---- */
-
-enum { PREPARE_THREADS = 256 };
 
 template <int DK> struct prepare_room {
     enum { PITCH = DK + 4 };
@@ -219,18 +218,17 @@ template <int DK> static __device__ inline void solve(const prepare_room<DK> &m,
 }
 
 template <int DK>
-static __global__ void __launch_bounds__(PREPARE_THREADS, 2)
-    prepare_kernel(delta_args a, delta_slab slab)
+static __device__ inline void prepare(const delta_args &a, const delta_slab &slab, int slot,
+                                      int head, unsigned char *room)
 {
-    extern __shared__ __align__(16) unsigned char room[];
     prepare_room<DK> &m = *(prepare_room<DK> *)room;
-    int head = blockIdx.y, t = threadIdx.x, warp = t / GPU_LANES, lane = t % GPU_LANES;
-    int64_t row0 = chunk_at(a.step, slab.slot0 + (int)blockIdx.x);
+    int t = threadIdx.x, warp = t / GPU_LANES, lane = t % GPU_LANES;
+    int64_t row0 = chunk_at(a.step, slab.slot0 + slot);
     if (row0 < 0)
         return;
     delta_layout at = delta_layout_of(DK, a.dv);
-    float *to = slab.chunks + ((int64_t)blockIdx.x * a.heads + head) * at.all;
-    for (int task = t; task < PARTS * DK; task += PREPARE_THREADS) {
+    float *to = slab.chunks + ((int64_t)slot * a.heads + head) * at.all;
+    for (int task = t; task < PARTS * DK; task += DELTA_BLOCK) {
         int p = task / DK, d = task % DK;
         int64_t row = row0 + p * PART, from = (int64_t)head * DK + d;
         float g[PART], sum = 0;
@@ -248,13 +246,13 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 2)
     if (t < CHUNK)
         m.beta[t] = a.beta.p[(row0 + t) * a.beta.stride + head];
     __syncthreads();
-    for (int tile = warp; tile < PARTS * 10; tile += PREPARE_THREADS / GPU_LANES) {
+    for (int tile = warp; tile < PARTS * 10; tile += DELTA_BLOCK / GPU_LANES) {
         int p = tile / 10, n = tile % 10, i = n < 1 ? 0 : n < 3 ? 1 : n < 6 ? 2 : 3;
         near_pairs(m, p * PART + 4 * i, p * PART + 4 * (n - i * (i + 1) / 2), to + at.b);
     }
     __syncthreads();
     /* k becomes k e^l, q likewise, l becomes k e^(total - l). */
-    for (int task = t; task < PARTS * DK; task += PREPARE_THREADS) {
+    for (int task = t; task < PARTS * DK; task += DELTA_BLOCK) {
         int p = task / DK, d = task % DK;
         float before = 0, after = 0, end = m.total[p][d];
         for (int i = 0; i < p; i++)
@@ -277,15 +275,15 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, 2)
         }
     }
     __syncthreads();
-    for (int i = t; i < PARTS * DK; i += PREPARE_THREADS)
+    for (int i = t; i < PARTS * DK; i += DELTA_BLOCK)
         m.total[i / DK][i % DK] = exp2_fast(m.total[i / DK][i % DK]);
     __syncthreads();
-    for (int pair = warp; pair < PARTS * (PARTS - 1) / 2; pair += PREPARE_THREADS / GPU_LANES) {
+    for (int pair = warp; pair < PARTS * (PARTS - 1) / 2; pair += DELTA_BLOCK / GPU_LANES) {
         int pi = pair < 1 ? 1 : pair < 3 ? 2 : 3, pj = pair - pi * (pi - 1) / 2;
         far_pairs(m, pi, pj, lane / 4, lane % 4, to + at.b);
     }
     __syncthreads();
-    for (int c = t; c < DK + a.dv; c += PREPARE_THREADS) {
+    for (int c = t; c < DK + a.dv; c += DELTA_BLOCK) {
         float x[CHUNK];
         if (c < DK) {
             float before = 1;
