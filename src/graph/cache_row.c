@@ -40,7 +40,8 @@ static float encode_group(fl_dtype t, int64_t n, const float *x, uint8_t *code)
 {
     uint32_t top = top_of(n, x);
     if (top < TINY || top >= INFINITE) {
-        memset(code, 0, (size_t)n);
+        for (int64_t i = 0; i < n; i++)
+            code[i] = 0;
         return top < TINY ? 0 : float_from(0x7fc00000);
     }
     if (t == FL_I8) {
