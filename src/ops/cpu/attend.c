@@ -4,6 +4,12 @@
 #include "ops/cpu/vmath.h"
 
 enum { KEYS = FL_ATTEND_KEYS, QUERIES = FL_ATTEND_QUERIES };
+/* Keys whose scores are summed side by side; KEYS is a multiple. */
+#if defined(__AVX512F__)
+enum { KEY_TILE = 8 };
+#else
+enum { KEY_TILE = 4 };
+#endif
 
 void fl_attend_begin(fl_runs r, int64_t n, int nv)
 {
@@ -67,9 +73,77 @@ void fl_attend(const fl_block *b, int m, const float *q, int64_t ldq, int nv, fl
     for (int i = 0; i < m; i++) {
         r.sum[i] = r.sum[i] * shrink[i] + weigh(weights + i * KEYS, n_scores, max[i]);
         r.max[i] = max[i];
-        scale(r.value + i * r.ld, shrink[i], nv);
     }
-    fl_matmul(m, nv, b->n, weights, KEYS, b->values, b->ld_values, r.value, r.ld, true);
+    fl_matmul_scaled(m, nv, b->n, weights, KEYS, 1, b->values, b->ld_values, shrink, r.value, r.ld);
+}
+
+/* ---- queries in lanes ---- */
+
+/* Scores of `keys` keys, q [d][16]: out [keys][16].  The same rows of the block that is looked at
+ * next are fetched meanwhile. */
+FL_INLINE void score_keys(int keys, const fl_block *b, int first, const float *q, float *out)
+{
+    vf sum[KEY_TILE];
+    const float *row = b->values + first * b->ld_values;
+    const unsigned char *next = b->next ? b->next + first * b->next_bytes : NULL;
+    FL_UNROLL
+    for (int i = 0; i < keys; i++)
+        sum[i] = vf_zero();
+    for (int64_t at = 0; at < b->d; at += FL_LANES) {
+        int64_t end = b->d - at < FL_LANES ? b->d : at + FL_LANES;
+        if (next && at * (int64_t)sizeof(float) < b->next_bytes) {
+            for (int i = 0; i < keys; i++)
+                __builtin_prefetch(next + i * b->next_bytes + at * (int64_t)sizeof(float), 0, 2);
+        }
+        for (int64_t p = at; p < end; p++) {
+            vf x = vf_load(q + p * FL_LANES);
+            FL_UNROLL
+            for (int i = 0; i < keys; i++)
+                sum[i] = vf_fma(x, vf_set1(row[i * b->ld_values + p]), sum[i]);
+        }
+    }
+    FL_UNROLL
+    for (int i = 0; i < keys; i++)
+        vf_store(out + (first + i) * FL_LANES, sum[i]);
+}
+
+/* The 16 vectors of x, `by` adding or comparing, in the tree of vf_sum and vf_hmax. */
+#define FOLD(x, by)                                                                                \
+    for (int half = FL_LANES / 2; half; half /= 2) {                                               \
+        for (int i = 0; i < half; i++)                                                             \
+            (x)[i] = by((x)[i], (x)[i + half]);                                                    \
+    }
+
+void fl_attend_lanes(const fl_block *b, int m, const float *q, int nv, fl_runs r, float *weights)
+{
+    int n = (b->n + FL_LANES - 1) / FL_LANES * FL_LANES;
+    vf part[FL_LANES], old = vf_loadn(r.max, m);
+    float shrink[FL_LANES];
+    for (int i = 0; i < b->n; i += KEY_TILE)
+        score_keys(KEY_TILE, b, i, q, weights);
+    for (int i = b->n; i < n; i++)
+        vf_store(weights + i * FL_LANES, vf_set1(-INFINITY)); /* no key: weight 0 */
+    for (int i = 0; i < FL_LANES; i++) {
+        part[i] = old;
+        for (int k = i; k < n; k += FL_LANES)
+            part[i] = vf_max(part[i], vf_load(weights + k * FL_LANES));
+    }
+    FOLD(part, vf_max)
+    vf max = part[0], less = vf_exp(vf_sub(old, max));
+    for (int i = 0; i < FL_LANES; i++) {
+        part[i] = vf_zero();
+        for (int k = i; k < n; k += FL_LANES) {
+            vf w = vf_exp(vf_sub(vf_load(weights + k * FL_LANES), max));
+            part[i] = vf_add(part[i], w);
+            vf_store(weights + k * FL_LANES, w);
+        }
+    }
+    FOLD(part, vf_add)
+    vf_storen(r.sum, vf_add(vf_mul(vf_loadn(r.sum, m), less), part[0]), m);
+    vf_storen(r.max, max, m);
+    vf_store(shrink, less);
+    fl_matmul_scaled(m, nv, b->n, weights, 1, FL_LANES, b->values, b->ld_values, shrink, r.value,
+                     r.ld);
 }
 
 void fl_attend_merge(fl_runs into, fl_runs r, int m, int nv)

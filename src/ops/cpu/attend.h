@@ -26,10 +26,13 @@ typedef struct fl_block {
     int64_t d;
     const float *values; /* [n], ld_values apart */
     int64_t ld_values;
+    const unsigned char *next; /* row 0 of the block that will be looked at next; NULL: not told */
+    int64_t next_bytes;        /* of each of its 64 rows, side by side */
 } fl_block;
 
 #define fl_attend_begin FL_CPU_NAME(fl_attend_begin)
 #define fl_attend FL_CPU_NAME(fl_attend)
+#define fl_attend_lanes FL_CPU_NAME(fl_attend_lanes)
 #define fl_attend_merge FL_CPU_NAME(fl_attend_merge)
 #define fl_attend_end FL_CPU_NAME(fl_attend_end)
 
@@ -41,6 +44,12 @@ void fl_attend_begin(fl_runs r, int64_t n, int nv);
  * weights: room for m * 64 floats. */
 void fl_attend(const fl_block *b, int m, const float *q, int64_t ldq, int nv, fl_runs r,
                float *weights);
+
+/* The same, bit for bit, for up to 16 queries in lanes, q [d][16], of which m are there, when a key
+ * is the first d elements of its value: keys are not looked at, and memory of 64 values is
+ * readable. Worth it for few queries, which do not repay bringing the keys into lanes.  weights: 64
+ * * 16. */
+void fl_attend_lanes(const fl_block *b, int m, const float *q, int nv, fl_runs r, float *weights);
 
 /* Takes the keys that m queries have seen in r, later ones, into the runs `into`. */
 void fl_attend_merge(fl_runs into, fl_runs r, int m, int nv);

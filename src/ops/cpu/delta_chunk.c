@@ -34,7 +34,7 @@ typedef struct room {
     float *e;      /* [16][dk] E */
     float *kq;     /* [32][dk] k E, q E */
     float *over;   /* [16][dk] k / E */
-    float *over_t; /* [dk][16] */
+    float *over_t; /* [dk][16] the same */
     float *inner;  /* [32][16] A, B */
     float *outer;  /* [32][dv] (k E) S, (q E) S */
     float *n;      /* [16][dv] N */
@@ -83,26 +83,43 @@ static bool decay(const fl_delta *d, const room *m, int64_t h, int64_t row)
     return vf_hmax(beyond) == 0.0f;
 }
 
-/* N by forward substitution, and the outputs. */
+/* sum[t] += a[t][s] x for the t that come after s, or for s itself, too. */
+FL_INLINE void spread(const float *a, int s, bool own, vf x, vf *sum)
+{
+    FL_UNROLL
+    for (int t = 0; t < BLOCK; t++) {
+        if (t > s || (own && t == s))
+            sum[t] = vf_fma(vf_set1(a[t * BLOCK + s]), x, sum[t]);
+    }
+}
+
+/* N by forward substitution, and the outputs.  A token's N goes to all later ones at once: chains
+ * that do not wait for each other. */
 static void substitute(const fl_delta *d, const room *m, int64_t h, int64_t row)
 {
+    const float *a = m->inner, *b = m->inner + BLOCK * BLOCK;
     for (int64_t j = 0; j < d->dv; j += FL_LANES) {
         int lanes = d->dv - j < FL_LANES ? (int)(d->dv - j) : FL_LANES;
         int64_t at = h * d->dv + j;
-        for (int t = 0; t < BLOCK; t++) {
-            const float *a = m->inner + t * BLOCK, *b = m->inner + (BLOCK + t) * BLOCK;
-            vf seen = vf_load(m->outer + t * m->ldv + j);
-            vf read = vf_load(m->outer + (BLOCK + t) * m->ldv + j);
-            for (int s = 0; s < t; s++) {
-                vf n = vf_load(m->n + s * m->ldv + j);
-                seen = vf_fma(vf_set1(a[s]), n, seen);
-                read = vf_fma(vf_set1(b[s]), n, read);
-            }
-            vf v = vf_loadn(fl_row_f32(d->v, row + t) + at, lanes);
-            vf n = vf_mul(vf_set1(fl_row_f32(d->beta, row + t)[h]), vf_sub(v, seen));
-            vf_store(m->n + t * m->ldv + j, n);
-            read = vf_fma(vf_set1(b[t]), n, read);
-            vf_storen(fl_row_f32(d->out, row + t) + at, read, lanes);
+        vf sum[BLOCK];
+        FL_UNROLL
+        for (int t = 0; t < BLOCK; t++)
+            sum[t] = vf_load(m->outer + t * m->ldv + j);
+        FL_UNROLL
+        for (int s = 0; s < BLOCK; s++) {
+            vf v = vf_loadn(fl_row_f32(d->v, row + s) + at, lanes);
+            vf beta = vf_set1(fl_row_f32(d->beta, row + s)[h]);
+            vf n = vf_mul(beta, vf_sub(v, sum[s]));
+            vf_store(m->n + s * m->ldv + j, n);
+            spread(a, s, false, n, sum);
+        }
+        FL_UNROLL
+        for (int t = 0; t < BLOCK; t++)
+            sum[t] = vf_load(m->outer + (BLOCK + t) * m->ldv + j);
+        FL_UNROLL
+        for (int s = 0; s < BLOCK; s++) {
+            spread(b, s, true, vf_load(m->n + s * m->ldv + j), sum);
+            vf_storen(fl_row_f32(d->out, row + s) + at, sum[s], lanes);
         }
     }
 }
@@ -110,14 +127,13 @@ static void substitute(const fl_delta *d, const room *m, int64_t h, int64_t row)
 /* S = E_15 S + sum_j (E_15 k_j / E_j) N_j */
 static void advance(const fl_delta *d, const room *m)
 {
-    for (int64_t i = 0; i < d->dk; i++) {
-        vf e = vf_set1(m->e[(BLOCK - 1) * m->ldk + i]);
-        float *k = m->over_t + i * BLOCK, *s = m->state + i * m->ldv;
-        vf_store(k, vf_mul(e, vf_load(k)));
-        for (int j = 0; j < m->nv * FL_LANES; j += FL_LANES)
-            vf_store(s + j, vf_mul(e, vf_load(s + j)));
+    const float *last = m->e + (BLOCK - 1) * m->ldk;
+    for (int t = 0; t < BLOCK; t++) {
+        float *k = m->over + t * m->ldk;
+        for (int64_t i = 0; i < d->dk; i += FL_LANES)
+            vf_store(k + i, vf_mul(vf_load(last + i), vf_load(k + i)));
     }
-    fl_matmul(d->dk, m->nv, BLOCK, m->over_t, BLOCK, m->n, m->ldv, m->state, m->ldv, true);
+    fl_matmul_scaled(d->dk, m->nv, BLOCK, m->over, 1, m->ldk, m->n, m->ldv, last, m->state, m->ldv);
 }
 
 /* The recurrence over all columns. */
@@ -174,20 +190,27 @@ static void one_head(const fl_delta *d, const room *m, const fl_seq_rows *seq, i
         tokens(d, m, h, row, rest, state, d->dv);
 }
 
-/* A worker does the heads that begin in its share of (heads x rows), sequence after sequence. */
+/* As the recurrent form deals out the work, by strips; only a sequence with whole blocks goes by
+ * heads, each to the worker of its first strip. */
 static void run(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
 {
     (void)phase;
     fl_delta d = fl_delta_of(call, step);
     room m;
-    int64_t begin, end;
+    int64_t strips = fl_delta_strips(d.dv), units = d.heads * strips, begin, end;
     cut(&m, &d.q->type, &d.v->type, worker->scratch);
-    fl_split(d.heads * step->n_rows, 1, worker->thread, worker->n_threads, &begin, &end);
+    fl_split(units * step->n_rows, 1, worker->thread, worker->n_threads, &begin, &end);
     for (int32_t s = 0; s < step->n_seqs; s++) {
         const fl_seq_rows *seq = &step->seqs[s];
-        for (int64_t h = 0; h < d.heads; h++) {
-            int64_t at = d.heads * seq->row0 + h * seq->n_rows;
-            if (at >= begin && at < end)
+        for (int64_t u = 0; u < units; u++) {
+            int64_t at = units * seq->row0 + u * seq->n_rows, h = u / strips;
+            if (at < begin || at >= end)
+                continue;
+            if (seq->n_rows < FL_PAGE_TOKENS)
+                fl_delta_tokens(&d, h, u % strips, seq->row0, seq->n_rows,
+                                (float *)fl_state_slot(d.pool, seq) + h * d.dk * d.dv, d.dv,
+                                m.tokens);
+            else if (u % strips == 0)
                 one_head(&d, &m, seq, h);
         }
     }

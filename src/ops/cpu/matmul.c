@@ -3,62 +3,103 @@
 
 #include "ops/cpu/simd.h"
 
-/* Rows and vectors of a tile: as many accumulators as the registers hold. */
+/* Rows and vectors of a tile: as many accumulators as the registers hold.  One of a single vector
+ * is taller, to have as many chains. */
 #if defined(__AVX512F__)
-enum { TILE_M = 4, TILE_N = 4 };
+enum { TILE_M = 4, TILE_N = 4, TALL = 8 };
 #else
-enum { TILE_M = 2, TILE_N = 2 };
+enum { TILE_M = 2, TILE_N = 2, TALL = 4 };
 #endif
 
-FL_INLINE void tile(int m, int n, int64_t k, const float *a, int64_t lda, const float *b,
-                    int64_t ldb, float *c, int64_t ldc, bool add)
+/* The operands: a[i * lda + k * step], and what c is multiplied with beforehand (times[i]; NULL:
+ * with 1 or, unless add, with 0). */
+typedef struct product {
+    int64_t k;
+    const float *a;
+    int64_t lda, step;
+    const float *b;
+    int64_t ldb;
+    float *c;
+    int64_t ldc;
+    bool add;
+    const float *times;
+} product;
+
+FL_INLINE vf begin(const product *x, int i, const float *c)
 {
-    vf sum[TILE_M][TILE_N];
+    if (x->times)
+        return vf_mul(vf_set1(x->times[i]), vf_load(c));
+    return x->add ? vf_load(c) : vf_zero();
+}
+
+FL_INLINE void tile(int m, int n, product x)
+{
+    vf sum[TALL][TILE_N];
     FL_UNROLL
     for (int i = 0; i < m; i++) {
         FL_UNROLL
         for (int j = 0; j < n; j++)
-            sum[i][j] = add ? vf_load(c + i * ldc + j * FL_LANES) : vf_zero();
+            sum[i][j] = begin(&x, i, x.c + i * x.ldc + j * FL_LANES);
     }
-    for (int64_t p = 0; p < k; p++, b += ldb) {
+    for (int64_t p = 0; p < x.k; p++, x.a += x.step, x.b += x.ldb) {
         vf row[TILE_N];
         FL_UNROLL
         for (int j = 0; j < n; j++)
-            row[j] = vf_load(b + j * FL_LANES);
+            row[j] = vf_load(x.b + j * FL_LANES);
         FL_UNROLL
         for (int i = 0; i < m; i++) {
-            vf x = vf_set1(a[i * lda + p]);
+            vf by = vf_set1(x.a[i * x.lda]);
             FL_UNROLL
             for (int j = 0; j < n; j++)
-                sum[i][j] = vf_fma(x, row[j], sum[i][j]);
+                sum[i][j] = vf_fma(by, row[j], sum[i][j]);
         }
     }
     FL_UNROLL
     for (int i = 0; i < m; i++) {
         FL_UNROLL
         for (int j = 0; j < n; j++)
-            vf_store(c + i * ldc + j * FL_LANES, sum[i][j]);
+            vf_store(x.c + i * x.ldc + j * FL_LANES, sum[i][j]);
     }
 }
 
-/* All rows against n vectors of b. */
-FL_INLINE void column(int64_t m, int n, int64_t k, const float *a, int64_t lda, const float *b,
-                      int64_t ldb, float *c, int64_t ldc, bool add)
+FL_INLINE void advance(product *x, int rows)
 {
-    for (; m >= TILE_M; m -= TILE_M, a += TILE_M * lda, c += TILE_M * ldc)
-        tile(TILE_M, n, k, a, lda, b, ldb, c, ldc, add);
-    for (; m > 0; m--, a += lda, c += ldc)
-        tile(1, n, k, a, lda, b, ldb, c, ldc, add);
+    x->a += rows * x->lda;
+    x->c += rows * x->ldc;
+    if (x->times)
+        x->times += rows;
+}
+
+/* All rows against n vectors of b, `tall` rows at a time. */
+FL_INLINE void column(int64_t m, int n, int tall, product x)
+{
+    for (; m >= tall; m -= tall, advance(&x, tall))
+        tile(tall, n, x);
+    for (; m > 0; m--, advance(&x, 1))
+        tile(1, n, x);
+}
+
+FL_INLINE void multiply(int64_t m, int nv, product x)
+{
+    int j = 0;
+    for (; j + TILE_N <= nv; j += TILE_N, x.b += TILE_N * FL_LANES, x.c += TILE_N * FL_LANES)
+        column(m, TILE_N, TILE_M, x);
+    for (; j < nv; j++, x.b += FL_LANES, x.c += FL_LANES)
+        column(m, 1, TALL, x);
 }
 
 void fl_matmul(int64_t m, int nv, int64_t k, const float *a, int64_t lda, const float *b,
                int64_t ldb, float *c, int64_t ldc, bool add)
 {
-    int j = 0;
-    for (; j + TILE_N <= nv; j += TILE_N)
-        column(m, TILE_N, k, a, lda, b + j * FL_LANES, ldb, c + j * FL_LANES, ldc, add);
-    for (; j < nv; j++)
-        column(m, 1, k, a, lda, b + j * FL_LANES, ldb, c + j * FL_LANES, ldc, add);
+    product x = {k, a, lda, 1, b, ldb, c, ldc, add, NULL};
+    multiply(m, nv, x);
+}
+
+void fl_matmul_scaled(int64_t m, int nv, int64_t k, const float *a, int64_t lda, int64_t step,
+                      const float *b, int64_t ldb, const float *times, float *c, int64_t ldc)
+{
+    product x = {k, a, lda, step, b, ldb, c, ldc, true, times};
+    multiply(m, nv, x);
 }
 
 void fl_transpose(int n, int64_t width, const float *in, int64_t ldi, float *out, int64_t ldo)

@@ -11,11 +11,17 @@
 #include "ops/cpu/cpu_internal.h"
 
 #define fl_matmul FL_CPU_NAME(fl_matmul)
+#define fl_matmul_scaled FL_CPU_NAME(fl_matmul_scaled)
 #define fl_transpose FL_CPU_NAME(fl_transpose)
 
 /* lda, ldb, ldc: elements from one row to the next.  c must not overlap a or b. */
 void fl_matmul(int64_t m, int nv, int64_t k, const float *a, int64_t lda, const float *b,
                int64_t ldb, float *c, int64_t ldc, bool add);
+
+/* c[i][l] = times[i] * c[i][l] + the sum, the product rounded before it; a[i][k] lies at i * lda +
+ * k * step. */
+void fl_matmul_scaled(int64_t m, int nv, int64_t k, const float *a, int64_t lda, int64_t step,
+                      const float *b, int64_t ldb, const float *times, float *c, int64_t ldc);
 
 /* out[l][r] = in[r][l] for n rows of `width` elements.  Rows of out are ldo apart and a multiple of
  * 16 wide: the columns from n up to the next multiple are written as zero. */

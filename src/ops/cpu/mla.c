@@ -12,6 +12,8 @@
  *             merges and projects, each head by one worker;
  *   many:     phase 0 deals out (block of rows, group of heads) from beginning to end. */
 #include "ops/cpu/mla.h"
+#include "ops/cpu/matmul.h"
+#include "ops/cpu/simd.h"
 #include "ops/cpu/weights.h"
 
 #include "base/pool.h"
@@ -21,12 +23,16 @@ enum { KEYS = FL_ATTEND_KEYS, SPAN = 16, SPANS = 32 };
 enum { QUERIES = 256 };         /* of one unit of many rows: rows times heads */
 enum { FEW = 32, SLOTS = 256 }; /* few rows, and the spans of all of them together */
 
+typedef fl_block (*bring_fn)(const fl_mla *m, const fl_mla_block *b, const fl_seq_rows *seq,
+                             const int32_t *pos, int64_t first, int n);
+
 typedef struct room {
     fl_mla_block block;
     float *weights; /* [32][64] */
     float *panel;   /* [16][ldc] */
     void *mul;      /* of fl_mla_project */
     float *q;       /* [QUERIES][ldq] */
+    float *lanes;   /* [ldq][16], [ldq][16]: queries of one row, in lanes */
     fl_runs run;    /* [QUERIES] of the span at hand */
     fl_runs total;  /* [QUERIES] of the spans before it */
 } room;
@@ -53,6 +59,7 @@ static size_t cut_room(const fl_mla *m, room *w, void *scratch)
     w->panel = fl_room_floats(&r, FL_MLA_PANEL * m->ldc);
     w->mul = fl_room_take(&r, FL_WEIGHTS_SCRATCH, 1);
     w->q = fl_room_floats(&r, QUERIES * m->ldq);
+    w->lanes = fl_room_floats(&r, FL_ATTEND_QUERIES * m->ldq);
     w->run = cut_runs(m, &r, QUERIES);
     w->total = cut_runs(m, &r, QUERIES);
     return r.used;
@@ -103,15 +110,17 @@ static int64_t spans_of(int64_t keys)
     return keys ? (blocks_of(keys) + span_of(keys) - 1) / span_of(keys) : 0;
 }
 
-/* Block b of what `row` sees; n is 0 when no entry of the selection is in use there. */
-static fl_block load(const fl_mla *m, const room *w, int32_t row, int64_t keys, int64_t b)
+/* Block b of what `row` sees; n is 0 when no entry of the selection is in use there.  bring:
+ * fl_mla_place or fl_mla_load. */
+static fl_block load(const fl_mla *m, const room *w, bring_fn bring, int32_t row, int64_t keys,
+                     int64_t b)
 {
     const fl_seq_rows *seq = &m->step->seqs[m->step->row_seq[row]];
     int64_t first = b * KEYS;
     int n = keys - first < KEYS ? (int)(keys - first) : KEYS;
     const int32_t *s = selection(m, row);
     if (!s)
-        return fl_mla_load(m, &w->block, seq, NULL, first, n);
+        return bring(m, &w->block, seq, NULL, first, n);
     int32_t pos[KEYS];
     int used = 0;
     for (int i = 0; i < n; i++) {
@@ -119,7 +128,32 @@ static fl_block load(const fl_mla *m, const room *w, int32_t row, int64_t keys, 
         if (p >= 0 && p <= fl_step_pos(m->step, row))
             pos[used++] = p;
     }
-    return fl_mla_load(m, &w->block, seq, pos, 0, used);
+    return bring(m, &w->block, seq, pos, 0, used);
+}
+
+/* Whether so many heads of one row take a block in lanes: fewer leave lanes empty, more repay
+ * bringing the keys there. */
+static bool in_lanes(int n_heads)
+{
+    return n_heads > FL_LANES / 2 && n_heads <= FL_ATTEND_QUERIES;
+}
+
+/* The queries of one row, ready for fl_attend_lanes. */
+static void into_lanes(const fl_mla *m, const room *w, const float *q, int n_heads)
+{
+    for (int h = 0; h < n_heads; h += FL_LANES)
+        fl_transpose(n_heads - h < FL_LANES ? n_heads - h : FL_LANES, m->width, q + h * m->ldq,
+                     m->ldq, w->lanes + h * m->ldq, FL_LANES);
+}
+
+/* All heads of block b's row look at it, from w->lanes. */
+static void look_by_lanes(const fl_mla *m, const room *w, fl_block *block, int n_heads, fl_runs run)
+{
+    for (int h = 0; h < n_heads; h += FL_LANES) {
+        fl_attend_lanes(block, n_heads - h < FL_LANES ? n_heads - h : FL_LANES,
+                        w->lanes + h * m->ldq, m->nv, fl_runs_at(run, h), w->weights);
+        block->next = NULL; /* it is on its way */
+    }
 }
 
 /* ---- many rows ---- */
@@ -144,8 +178,11 @@ static void flush(const fl_mla *m, const room *w, int64_t at, int n_heads)
 static void attend(const fl_mla *m, const room *w, int32_t row, int n, int64_t at, int n_heads)
 {
     int64_t most = keys_of(m, row + n - 1);
+    bool lanes = n == 1 && in_lanes(n_heads);
+    if (lanes)
+        into_lanes(m, w, w->q + at * m->ldq, n_heads);
     for (int64_t b = 0; b < blocks_of(most); b++) {
-        fl_block block = load(m, w, row + n - 1, most, b);
+        fl_block block = load(m, w, lanes ? fl_mla_place : fl_mla_load, row + n - 1, most, b);
         int loaded = block.n;
         for (int i = 0; i < n; i++) {
             int64_t keys = most - (n - 1 - i), left = keys - b * KEYS;
@@ -157,7 +194,9 @@ static void attend(const fl_mla *m, const room *w, int32_t row, int n, int64_t a
             if (loaded == 0)
                 continue;
             block.n = left < loaded ? (int)left : loaded;
-            for (int h = 0; h < n_heads; h += FL_ATTEND_QUERIES)
+            if (lanes)
+                look_by_lanes(m, w, &block, n_heads, fl_runs_at(w->run, first));
+            for (int h = 0; h < n_heads && !lanes; h += FL_ATTEND_QUERIES)
                 fl_attend(&block, some_of(h, n_heads), w->q + (first + h) * m->ldq, m->ldq, m->nv,
                           fl_runs_at(w->run, first + h), w->weights);
         }
@@ -214,12 +253,22 @@ static void span_run(const fl_mla *m, const room *w, const common *c, int32_t ro
     int n_heads = (int)(h1 - h0);
     int64_t keys = keys_of(m, row), b = span * span_of(keys), end = b + span_of(keys);
     fl_runs run = fl_runs_at(c->slot, slot * m->heads + h0);
+    const float *q = c->q + (row * m->heads + h0) * m->ldq;
+    bool lanes = in_lanes(n_heads);
     fl_attend_begin(run, n_heads, m->nv);
+    if (lanes)
+        into_lanes(m, w, q, n_heads);
     for (; b < end && b < blocks_of(keys); b++) {
-        fl_block block = load(m, w, row, keys, b);
-        if (block.n)
-            fl_attend(&block, n_heads, c->q + (row * m->heads + h0) * m->ldq, m->ldq, m->nv, run,
-                      w->weights);
+        fl_block block = load(m, w, lanes ? fl_mla_place : fl_mla_load, row, keys, b);
+        if (!m->select && b + 1 < blocks_of(keys)) {
+            const fl_seq_rows *seq = &m->step->seqs[m->step->row_seq[row]];
+            block.next = fl_state_row(m->pool, seq, (b + 1) * KEYS);
+            block.next_bytes = m->pool->item_bytes;
+        }
+        if (block.n && lanes)
+            look_by_lanes(m, w, &block, n_heads, run);
+        else if (block.n)
+            fl_attend(&block, n_heads, q, m->ldq, m->nv, run, w->weights);
     }
 }
 

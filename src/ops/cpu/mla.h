@@ -26,6 +26,7 @@ typedef struct fl_mla {
 #define fl_mla_weights FL_CPU_NAME(fl_mla_weights)
 #define fl_mla_absorb FL_CPU_NAME(fl_mla_absorb)
 #define fl_mla_project FL_CPU_NAME(fl_mla_project)
+#define fl_mla_place FL_CPU_NAME(fl_mla_place)
 #define fl_mla_load FL_CPU_NAME(fl_mla_load)
 #define fl_mla_cut_block FL_CPU_NAME(fl_mla_cut_block)
 #define fl_mla_rows FL_CPU_NAME(fl_mla_rows)
@@ -69,7 +70,10 @@ typedef struct fl_mla_block {
 void fl_mla_cut_block(const fl_mla *m, fl_room *r, fl_mla_block *b);
 
 /* Brings n rows into a block: positions pos[0..n), or first, first + 1, ... when pos is NULL (of
- * one page then). */
+ * one page then, from its beginning).  fl_mla_place leaves the keys out: a row is its value and, as
+ * a whole, its key (fl_attend_lanes). */
+fl_block fl_mla_place(const fl_mla *m, const fl_mla_block *b, const fl_seq_rows *seq,
+                      const int32_t *pos, int64_t first, int n);
 fl_block fl_mla_load(const fl_mla *m, const fl_mla_block *b, const fl_seq_rows *seq,
                      const int32_t *pos, int64_t first, int n);
 

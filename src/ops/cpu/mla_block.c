@@ -48,10 +48,10 @@ void fl_mla_cut_block(const fl_mla *m, fl_room *r, fl_mla_block *b)
     b->rows = fl_room_floats(r, FL_ATTEND_KEYS * m->ldq);
 }
 
-fl_block fl_mla_load(const fl_mla *m, const fl_mla_block *b, const fl_seq_rows *seq,
-                     const int32_t *pos, int64_t first, int n)
+fl_block fl_mla_place(const fl_mla *m, const fl_mla_block *b, const fl_seq_rows *seq,
+                      const int32_t *pos, int64_t first, int n)
 {
-    fl_block block = {.n = n, .keys = b->keys, .d = m->width};
+    fl_block block = {.n = n, .d = m->width};
     if (!pos && m->latent == m->ldc &&
         m->cache == FL_F32) { /* a row of values is whole vectors: they stay in the page */
         block.values = fl_state_row(m->pool, seq, first);
@@ -63,6 +63,14 @@ fl_block fl_mla_load(const fl_mla *m, const fl_mla_block *b, const fl_seq_rows *
         block.values = b->rows;
         block.ld_values = m->ldq;
     }
+    return block;
+}
+
+fl_block fl_mla_load(const fl_mla *m, const fl_mla_block *b, const fl_seq_rows *seq,
+                     const int32_t *pos, int64_t first, int n)
+{
+    fl_block block = fl_mla_place(m, b, seq, pos, first, n);
     fl_transpose(n, m->width, block.values, block.ld_values, b->keys, FL_ATTEND_KEYS);
+    block.keys = b->keys;
     return block;
 }
