@@ -31,6 +31,7 @@ typedef struct room {
     int64_t ldk, ldv;
     int nv;        /* vectors of dv */
     float *state;  /* [dk][dv] */
+    float *sum;    /* [dk] of log decays */
     float *e;      /* [16][dk] E */
     float *kq;     /* [32][dk] k E, q E */
     float *over;   /* [16][dk] k / E */
@@ -48,6 +49,7 @@ static size_t cut(room *m, const fl_type *q, const fl_type *v, void *scratch)
     m->nv = (int)(fl_padded(v->dim[1]) / FL_LANES);
     m->ldv = fl_padded(v->dim[1]) + FL_LANES;
     m->state = fl_room_floats(&r, m->ldk * m->ldv);
+    m->sum = fl_room_floats(&r, m->ldk);
     m->e = fl_room_floats(&r, BLOCK * m->ldk);
     m->kq = fl_room_floats(&r, 2 * BLOCK * m->ldk);
     m->over = fl_room_floats(&r, BLOCK * m->ldk);
@@ -59,25 +61,40 @@ static size_t cut(room *m, const fl_type *q, const fl_type *v, void *scratch)
     return r.used;
 }
 
+/* Rows of a prompt are far apart, so what the next sub-block reads of them is fetched early. */
+static void fetch(const fl_delta *d, int64_t h, int64_t row)
+{
+    for (int64_t i = 0; i < d->dk; i += FL_LANES) {
+        __builtin_prefetch(fl_row_f32(d->g, row) + h * d->dk + i);
+        __builtin_prefetch(fl_row_f32(d->k, row) + h * d->dk + i);
+        __builtin_prefetch(fl_row_f32(d->q, row) + h * d->dk + i);
+    }
+    for (int64_t i = 0; i < d->dv; i += FL_LANES)
+        __builtin_prefetch(fl_row_f32(d->v, row) + h * d->dv + i);
+}
+
 /* E, k E, q E and k / E of the sub-block; false when a sum of log decays leaves the range. */
-static bool decay(const fl_delta *d, const room *m, int64_t h, int64_t row)
+static bool decay(const fl_delta *d, const room *m, int64_t h, int64_t row, bool more)
 {
     vf beyond = vf_zero();
-    for (int64_t i = 0; i < d->dk; i += FL_LANES) {
-        int lanes = d->dk - i < FL_LANES ? (int)(d->dk - i) : FL_LANES;
-        int64_t at = h * d->dk + i;
-        vf sum = vf_zero();
-        for (int t = 0; t < BLOCK; t++) {
-            sum = vf_add(sum, vf_loadn(fl_row_f32(d->g, row + t) + at, lanes));
+    for (int t = 0; t < BLOCK; t++) {
+        const float *gs = fl_row_f32(d->g, row + t) + h * d->dk;
+        const float *ks = fl_row_f32(d->k, row + t) + h * d->dk;
+        const float *qs = fl_row_f32(d->q, row + t) + h * d->dk;
+        int64_t at = t * m->ldk;
+        if (more)
+            fetch(d, h, row + BLOCK + t);
+        for (int64_t i = 0; i < d->dk; i += FL_LANES, at += FL_LANES) {
+            int lanes = d->dk - i < FL_LANES ? (int)(d->dk - i) : FL_LANES;
+            vf sum = vf_add(t ? vf_load(m->sum + i) : vf_zero(), vf_loadn(gs + i, lanes));
             vm inside = vf_le(vf_abs(sum), vf_set1(range)); /* not when it is NaN */
             beyond = vf_select(inside, beyond, vf_set1(1.0f));
-            vf e = vf_exp(sum);
-            vf k = vf_loadn(fl_row_f32(d->k, row + t) + at, lanes);
-            vf q = vf_loadn(fl_row_f32(d->q, row + t) + at, lanes);
-            vf_store(m->e + t * m->ldk + i, e);
-            vf_store(m->kq + t * m->ldk + i, vf_mul(k, e));
-            vf_store(m->kq + (BLOCK + t) * m->ldk + i, vf_mul(q, e));
-            vf_store(m->over + t * m->ldk + i, vf_div(k, e));
+            vf e = vf_exp(sum), k = vf_loadn(ks + i, lanes), q = vf_loadn(qs + i, lanes);
+            vf_store(m->sum + i, sum);
+            vf_store(m->e + at, e);
+            vf_store(m->kq + at, vf_mul(k, e));
+            vf_store(m->kq + BLOCK * m->ldk + at, vf_mul(q, e));
+            vf_store(m->over + at, vf_div(k, e));
         }
     }
     return vf_hmax(beyond) == 0.0f;
@@ -144,9 +161,10 @@ static void tokens(const fl_delta *d, const room *m, int64_t h, int64_t row, int
         fl_delta_tokens(d, h, s, row, n, state, ld, m->tokens);
 }
 
-static void sub_block(const fl_delta *d, const room *m, int64_t h, int64_t row)
+/* more: another one follows. */
+static void sub_block(const fl_delta *d, const room *m, int64_t h, int64_t row, bool more)
 {
-    if (!decay(d, m, h, row)) {
+    if (!decay(d, m, h, row, more)) {
         tokens(d, m, h, row, BLOCK, m->state, m->ldv);
         return;
     }
@@ -182,7 +200,7 @@ static void one_head(const fl_delta *d, const room *m, const fl_seq_rows *seq, i
         memset(m->state, 0, (size_t)(d->dk * m->ldv) * sizeof(float));
         copy_state(d, state, d->dv, m->state, m->ldv);
         for (int64_t r = 0; r < blocks; r += BLOCK)
-            sub_block(d, m, h, row + r);
+            sub_block(d, m, h, row + r, r + BLOCK < blocks);
         copy_state(d, m->state, m->ldv, state, d->dv);
     }
     row += blocks;
