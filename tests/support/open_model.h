@@ -14,6 +14,7 @@ typedef struct opened {
 FL_MUST_CHECK fl_status try_open_model(opened *m, const char *dir, const fl_engine_options *o,
                                        fl_error *err);
 void open_model(opened *m, const char *dir, const fl_engine_options *o);
+void open_model_kv(opened *m, const char *dir, fl_kv kv, const fl_engine_options *o);
 void close_model(opened *m);
 
 #endif

@@ -462,6 +462,17 @@ static void test_foreign_files(void **state)
     assert_int_equal(fl_state_create(STATE_SPECS, 2, &l, &other, NULL), FL_OK);
     refused(other, 99, FL_MISMATCH);
     fl_state_destroy(other);
+    /* Another form of caches is told apart from another model, whose fingerprint differs too. */
+    memcpy(specs, STATE_SPECS, sizeof STATE_SPECS);
+    specs[2].dtype = FL_I8;
+    assert_int_equal(fl_state_create(specs, N_STATE_SPECS, &l, &other, NULL), FL_OK);
+    fl_seq seq;
+    int32_t *none;
+    int64_t n_none;
+    fl_error why;
+    assert_int_equal(fl_state_load(other, file, 98, &seq, &none, &n_none, &why), FL_MISMATCH);
+    assert_non_null(strstr(why.message, "the cache was kept as F32, here it is I8"));
+    fl_state_destroy(other);
     other = state_make(2, 0, 64, 128);
     refused(other, 99, FL_BUSY);
     fl_state_destroy(other);
