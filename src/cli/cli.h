@@ -34,6 +34,8 @@ int64_t cli_int(struct argp_state *state, const char *what, const char *arg, int
 double cli_real(struct argp_state *state, const char *what, const char *arg, double low,
                 double high);
 
+const char *cli_kv_name(fl_kv kv); /* "bf16", as --kv takes it */
+
 /* The positional argument of a command that takes one model and nothing else; what: "a model
  * folder". */
 error_t cli_model_key(int key, char *arg, struct argp_state *state, const char *what,

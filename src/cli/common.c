@@ -44,7 +44,13 @@ static const struct argp_option common_options[] = {
     {0},
 };
 
-static const char *const kv_names[] = {"f32", "bf16", "fp8", "int8"}; /* in the order of fl_kv */
+static const char *const kv_names[] = {
+    [FL_KV_F32] = "f32", [FL_KV_BF16] = "bf16", [FL_KV_FP8] = "fp8", [FL_KV_INT8] = "int8"};
+
+const char *cli_kv_name(fl_kv kv)
+{
+    return kv_names[kv];
+}
 
 static bool parse_kv(const char *arg, fl_kv *out)
 {

@@ -1,19 +1,24 @@
 /* firstlight eval MODEL TEXTFILE: nats per token and perplexity of a text, and with --kl what the
- * chosen precision and attention cost against exact, dense ones. */
-#include "cli/cli.h"
+ * chosen precision and attention cost against exact, dense ones; with --kv-cost what each form of
+ * cache costs. */
+#include "cli/eval.h"
 
 #include <math.h>
 
 static struct eval_args {
     cli_common common;
     const char *model, *file;
-    bool kl;
+    bool kl, kv_cost;
 } args;
 
-enum { OPT_KL = 0x200 };
+enum { OPT_KL = 0x200, OPT_KV_COST };
 
 static const struct argp_option options[] = {
     {"kl", OPT_KL, 0, 0, "Also the mean Kullback-Leibler divergence from --precision exact --dense",
+     0},
+    {"kv-cost", OPT_KV_COST, 0, 0,
+     "Instead: the divergence of every form of cache (--kv) from f32, and how many selections "
+     "change",
      0},
     {0},
 };
@@ -26,6 +31,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case OPT_KL:
         args.kl = true;
+        return 0;
+    case OPT_KV_COST:
+        args.kv_cost = true;
         return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num == 0)
@@ -45,14 +53,14 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 }
 
 static const struct argp_child children[] = {{&cli_common_argp, 0, "", 0}, {0}};
-static const struct argp argp = {
-    options,
-    parse,
-    "MODEL TEXTFILE",
-    "Perplexity of a text, in windows of --context tokens (default 2048, with --kl 512).",
-    children,
-    0,
-    0};
+static const struct argp argp = {options,
+                                 parse,
+                                 "MODEL TEXTFILE",
+                                 "Perplexity of a text, in windows of --context tokens (default "
+                                 "2048, with --kl or --kv-cost 512).",
+                                 children,
+                                 0,
+                                 0};
 
 /* One window under one engine. */
 typedef struct window {
@@ -114,14 +122,13 @@ static fl_status run_window(fl_engine *e, window *w, fl_error *err)
     return w->status;
 }
 
-/* Sum over rows of KL(p || q), p the truth. */
-static double divergence(const window *p, const window *q)
+double cli_divergence(const float *truth, const float *other, int64_t rows, int64_t vocab)
 {
     double sum = 0;
-    for (int64_t r = 0; r < p->n; r++) {
-        const float *a = p->logits + r * p->vocab, *b = q->logits + r * q->vocab;
-        double za = log_sum(a, p->vocab), zb = log_sum(b, q->vocab), kl = 0;
-        for (int64_t i = 0; i < p->vocab; i++)
+    for (int64_t r = 0; r < rows; r++) {
+        const float *a = truth + r * vocab, *b = other + r * vocab;
+        double za = log_sum(a, vocab), zb = log_sum(b, vocab), kl = 0;
+        for (int64_t i = 0; i < vocab; i++)
             kl += exp(a[i] - za) * ((a[i] - za) - (b[i] - zb));
         sum += kl;
     }
@@ -155,7 +162,7 @@ static fl_status run_text(const cli_model *m, const cli_model *truth, const fl_i
         if (s == FL_OK && truth)
             s = run_window(truth->engine, &v, err);
         if (s == FL_OK && truth)
-            t->kl += divergence(&v, &w);
+            t->kl += cli_divergence(v.logits, w.logits, w.n, vocab);
         t->nats += w.nats;
         t->predicted += w.n - 1;
         t->rows += w.n;
@@ -195,7 +202,7 @@ int cmd_eval(int argc, char **argv)
     const fl_tokenizer *tokenizer;
     cli_parse(&argp, argc, argv, &args);
     if (!args.common.context)
-        args.common.context = args.kl ? 512 : 2048;
+        args.common.context = args.kl || args.kv_cost ? 512 : 2048;
     cli_common exact = args.common;
     exact.fast = false;
     exact.trunk_q8 = false;
@@ -204,7 +211,7 @@ int cmd_eval(int argc, char **argv)
     exact.kernels = NULL;
     fl_engine_options eo = {.max_seqs = 1}, to = {.max_seqs = 1};
     fl_status s = cli_open(args.model, &args.common, FL_OPEN_DATA, &eo, &m, &err);
-    if (s == FL_OK && args.kl)
+    if (s == FL_OK && args.kl && !args.kv_cost)
         s = cli_open(args.model, &exact, FL_OPEN_DATA, &to, &truth, &err);
     if (s == FL_OK)
         s = cli_read_file(args.file, &text, &err);
@@ -214,9 +221,11 @@ int cmd_eval(int argc, char **argv)
         s = fl_tokenizer_encode(tokenizer, text.data, text.n, false, &ids, &err);
     if (s == FL_OK && ids.n < 2)
         s = fl_fail(&err, FL_ARGUMENT, "%s: a text of two tokens or more is needed", args.file);
-    if (s == FL_OK)
+    if (s == FL_OK && args.kv_cost)
+        s = cli_eval_kv(args.model, &args.common, &ids, args.common.context, &err);
+    else if (s == FL_OK)
         s = run_text(&m, args.kl ? &truth : NULL, &ids, args.common.context, &t, &err);
-    if (s == FL_OK)
+    if (s == FL_OK && !args.kv_cost)
         print_totals(&t, ids.n);
     fl_vec_free(&ids);
     fl_vec_free(&text);

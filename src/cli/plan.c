@@ -48,14 +48,15 @@ static const struct argp argp = {options,
 static void print_json(const fl_model *m, const fl_engine_memory *mem, int64_t context,
                        const fl_cost *cost)
 {
-    printf(
-        "{\"family\": \"%s\", \"context\": %lld, \"sessions\": %d, \"memory\": {\"weights\": %lld, "
-        "\"workspace\": %lld, \"state\": %lld, \"total\": %lld, \"device\": %lld}, "
-        "\"bytes_per_token\": "
-        "{\"weights\": %.0f, \"state\": %.0f}, \"flops_per_token\": %.0f",
-        fl_model_family(m), (long long)context, args.sessions, (long long)mem->weights,
-        (long long)mem->workspace, (long long)mem->state, (long long)mem->total,
-        (long long)mem->device, cost->weight_bytes, cost->state_bytes, cost->flops);
+    printf("{\"family\": \"%s\", \"context\": %lld, \"sessions\": %d, \"kv\": \"%s\", \"memory\": "
+           "{\"weights\": %lld, "
+           "\"workspace\": %lld, \"state\": %lld, \"total\": %lld, \"device\": %lld}, "
+           "\"bytes_per_token\": "
+           "{\"weights\": %.0f, \"state\": %.0f}, \"flops_per_token\": %.0f",
+           fl_model_family(m), (long long)context, args.sessions, cli_kv_name(args.common.kv),
+           (long long)mem->weights, (long long)mem->workspace, (long long)mem->state,
+           (long long)mem->total, (long long)mem->device, cost->weight_bytes, cost->state_bytes,
+           cost->flops);
     if (args.ram > 0)
         printf(", \"fits\": %s", (double)mem->total <= args.ram * 1e9 ? "true" : "false");
     printf("}\n");
@@ -73,7 +74,8 @@ static void print_text(const fl_model *m, const fl_engine_memory *mem, int64_t c
     }
     printf("  %-22s %12s\n", "= weights (mapped)", cli_bytes((double)mem->weights, b));
     printf("  %-22s %12s\n", "workspace", cli_bytes((double)mem->workspace, b));
-    printf("  %-22s %12s\n", "state", cli_bytes((double)mem->state, b));
+    printf("  %-22s %12s   cache %s\n", "state", cli_bytes((double)mem->state, b),
+           cli_kv_name(args.common.kv));
     printf("  %-22s %12s\n", "total", cli_bytes((double)mem->total, b));
     if (mem->device)
         printf("  %-22s %12s\n", "on the device", cli_bytes((double)mem->device, b));

@@ -230,6 +230,30 @@ def test_trunk_q8():
     assert 0.5 * weights[0] < weights[1] < 0.8 * weights[0], weights
 
 
+def test_kv():
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as f:
+        f.write("The SELECT statement is used to query the database. " * 20)
+        f.flush()
+        costs = run_json("eval", TINY, f.name, "--kv-cost")
+        assert [c["kv"] for c in costs] == ["bf16", "fp8", "int8"], costs
+        assert all(0 < c["kl"] < 0.02 and c["rows"] > 0 and c["positions_changed"] < 0.2 for c in costs), costs
+        assert costs[0]["kl"] < costs[1]["kl"], costs
+        kl = run_json("eval", TINY, f.name, "--kl", "--dense", "--kv", "int8")["kl"]
+        assert 0 < kl < 0.02, kl
+    state = {}
+    for kv in ("f32", "bf16", "fp8", "int8"):
+        plan = run_json("plan", TINY, "--kv", kv, "--context", "1000000")
+        assert plan["kv"] == kv, plan
+        state[kv] = plan["memory"]["state"]
+        each = run_json("inspect", TINY, "--kv", kv)["state_bytes_per_token"]
+        assert 0 <= state[kv] - 1000000 * each < 0.02 * state[kv], (kv, each, state)
+    assert state["bf16"] < 0.51 * state["f32"] and state["int8"] == state["fp8"] < 0.35 * state["f32"], state
+    assert "--kv is f32, bf16, fp8 or int8" in run("plan", TINY, "--kv", "int4", status=64).stderr
+    golden = "tests/data/golden/chat_thinking.safetensors"
+    if os.path.exists(golden):
+        assert run_json("verify", TINY, golden, "--kv", "bf16")["ok"]
+
+
 def test_bench():
     out = run_json("bench", TINY, "-p", "64", "-n", "8", "-r", "1", "--batch", "2")
     assert out["prompt_tokens_per_second"] > 0 and out["generation_tokens_per_second"] > 0

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Finds a needle in a long text through sparse attention.
 
-    needle.py BINARY [TOKENS] [DEPTH...]     default: 32768 tokens, depths 0.1 0.5 0.9
+    needle.py BINARY [TOKENS] [DEPTH...] [-- OPTION...]     default: 32768 tokens, depths 0.1 0.5 0.9
 
 The haystack is documentation text from a golden file, repeated to the wanted length; the needle is
 one sentence with an access code; the answer must contain the code.  The selector keeps 128
@@ -41,27 +41,31 @@ def prompt(text, depth, code):
             "\n\nWhat is the access code of the north vault?")
 
 
-def ask(binary, text, depth, code):
+def ask(binary, options, text, depth, code):
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as f:
         f.write(prompt(text, depth, code))
         f.flush()
         p = subprocess.run([binary, "run", str(TINY), "-f", f.name, "--think", "off", "-n", "60",
-                            "--context", "200000", "--json"], capture_output=True, text=True)
+                            "--context", "200000", "--json", *options], capture_output=True, text=True)
     assert p.returncode == 0, p.stderr
     return json.loads(p.stdout)
 
 
 def main():
-    binary = sys.argv[1]
-    want = int(sys.argv[2]) if len(sys.argv) > 2 else 32768
-    depths = [float(d) for d in sys.argv[3:]] or [0.1, 0.5, 0.9]
+    args, options = sys.argv[1:], []
+    if "--" in args:
+        at = args.index("--")
+        args, options = args[:at], args[at + 1:]
+    binary = args[0]
+    want = int(args[1]) if len(args) > 1 else 32768
+    depths = [float(d) for d in args[2:]] or [0.1, 0.5, 0.9]
     unit = haystack_text()
-    tokens = ask(binary, unit, 0.5, 11111)["usage"]["prompt_tokens"]
+    tokens = ask(binary, options, unit, 0.5, 11111)["usage"]["prompt_tokens"]
     text = unit * (want // tokens + 1)
     failed = 0
     for i, depth in enumerate(depths):
         code = 20000 + 7919 * (i + 1)
-        out = ask(binary, text, depth, code)
+        out = ask(binary, options, text, depth, code)
         found = str(code) in out["text"]
         failed += not found
         print(f"{'ok  ' if found else 'FAIL'} depth {depth}: {out['usage']['prompt_tokens']} tokens "
