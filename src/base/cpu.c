@@ -3,6 +3,7 @@
 
 #include <sched.h>
 #include <stdbool.h>
+#include <string.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -40,6 +41,26 @@ const char *fl_isa_name(fl_isa isa)
 {
     static const char *const names[FL_ISA_COUNT] = {"base", "avx2", "avx512", "avx512-vnni"};
     return isa < FL_ISA_COUNT ? names[isa] : "?";
+}
+
+const char *fl_cpu_name(char out[FL_CPU_NAME])
+{
+    memset(out, 0, FL_CPU_NAME);
+#if defined(__x86_64__)
+    for (unsigned i = 0; i < 3; i++) {
+        unsigned r[4];
+        if (!__get_cpuid(0x80000002 + i, &r[0], &r[1], &r[2], &r[3]))
+            break;
+        memcpy(out + 16 * i, r, sizeof r);
+    }
+    size_t lead = strspn(out, " "), n = strlen(out);
+    memmove(out, out + lead, n - lead + 1);
+    for (n -= lead; n && out[n - 1] == ' '; n--)
+        out[n - 1] = 0;
+#endif
+    if (!out[0])
+        memcpy(out, "unknown processor", sizeof "unknown processor");
+    return out;
 }
 
 int fl_cpu_count(void)

@@ -10,6 +10,9 @@ typedef enum fl_isa { FL_ISA_BASE, FL_ISA_AVX2, FL_ISA_AVX512, FL_ISA_VNNI, FL_I
 
 fl_isa fl_cpu_isa(void);             /* the highest level this machine has */
 const char *fl_isa_name(fl_isa isa); /* "avx2" */
-int fl_cpu_count(void);              /* processors this process may use */
+/* What the processor calls itself ("AMD EPYC 9R14"), or "unknown processor".  Returns out. */
+enum { FL_CPU_NAME = 49 };
+const char *fl_cpu_name(char out[FL_CPU_NAME]);
+int fl_cpu_count(void); /* processors this process may use */
 
 #endif

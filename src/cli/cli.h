@@ -7,6 +7,7 @@
 #define FL_CLI_H
 
 #include "engine/engine.h"
+#include "engine/tuning.h"
 #include "ops/limits.h"
 #include "ops/ops.h"
 
@@ -20,6 +21,7 @@ typedef struct cli_common {
     bool dense, fast, trunk_q8, json;
     fl_kv kv;
     const char *definition, *kernels;
+    const char *tuned;  /* folder of what `tune` measured; NULL: cli_tuned_folder(); "off" */
     const char *device; /* NULL: not given, as "auto" */
     double gpu_memory;  /* 10^9 bytes; 0: all that are free */
 } cli_common;
@@ -46,6 +48,7 @@ typedef struct cli_model {
     fl_checkpoint *ck;
     fl_model *model;
     fl_engine *engine;
+    fl_tuning *tuning; /* what was measured for it, in use; NULL: nothing */
 } cli_model;
 
 /* Opens checkpoint and model, and with `engine` not NULL an engine with those options (threads,
@@ -53,6 +56,19 @@ typedef struct cli_model {
 FL_MUST_CHECK fl_status cli_open(const char *path, const cli_common *o, fl_open_mode mode,
                                  fl_engine_options *engine, cli_model *out, fl_error *err);
 void cli_close(cli_model *m);
+
+/* Where `tune` keeps what it measured unless --tuned says otherwise: ~/.cache/firstlight.  Returns
+ * out; "" when there is no home. */
+const char *cli_tuned_folder(char out[480]);
+/* Looks for what was measured for this model with these options, and puts it into them. *out is
+ * NULL when there is nothing, or a device is asked for; a damaged file is noted and left aside. */
+void cli_load_tuning(const fl_model *m, const cli_common *o, fl_engine_options *engine,
+                     fl_tuning **out);
+/* Prints the record: for each kind of node the kernels, their times, the chosen (*). */
+void cli_tuning_text(const fl_tuning *t);
+void cli_tuning_json(const fl_tuning *t);
+/* What the common options say about an engine. */
+void cli_engine_options(const cli_common *o, fl_engine_options *engine);
 
 /* Runs the engine until it has no work; *stop (may be NULL) is looked at between steps. */
 FL_MUST_CHECK fl_status cli_run_all(fl_engine *e, fl_error *err);
@@ -77,6 +93,7 @@ FL_MUST_CHECK fl_status cli_machine(int threads, fl_machine *out, fl_error *err)
 double cli_seconds(void);
 /* "1.23 GB" (powers of ten), for people. */
 const char *cli_bytes(double bytes, char out[32]);
+void cli_json_text(const char *text); /* a JSON string on standard output */
 FL_MUST_CHECK fl_status cli_read_file(const char *path, fl_buf *out, fl_error *err);
 
 int cmd_run(int argc, char **argv);
@@ -89,5 +106,6 @@ int cmd_bench_machine(int argc, char **argv);
 int cmd_bench_serve(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
 int cmd_serve(int argc, char **argv);
+int cmd_tune(int argc, char **argv);
 
 #endif

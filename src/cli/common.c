@@ -18,6 +18,7 @@ enum {
     OPT_DENSE,
     OPT_DEF,
     OPT_KERNELS,
+    OPT_TUNED,
     OPT_DEVICE,
     OPT_GPU_MEMORY,
     OPT_JSON
@@ -37,6 +38,8 @@ static const struct argp_option common_options[] = {
     {"dense", OPT_DENSE, 0, 0, "Attend to everything: ignore sparse-attention selectors", 0},
     {"model-def", OPT_DEF, "FILE", 0, "Use this model definition (Lua)", 0},
     {"kernel", OPT_KERNELS, "OP=NAME,...", 0, "Use the named kernels", 0},
+    {"tuned", OPT_TUNED, "DIR|off", 0,
+     "Use what `tune` measured and kept in DIR (default ~/.cache/firstlight), or nothing of it", 0},
     {"device", OPT_DEVICE, "auto|cpu|cuda|musa", 0,
      "Where to run; auto, the default, takes a GPU if there is one that can", 0},
     {"gpu-memory", OPT_GPU_MEMORY, "G", 0, "Gigabytes of the GPU to use at most", 0},
@@ -98,6 +101,9 @@ static error_t common_parse(int key, char *arg, struct argp_state *state)
         return 0;
     case OPT_KERNELS:
         o->kernels = arg;
+        return 0;
+    case OPT_TUNED:
+        o->tuned = arg;
         return 0;
     case OPT_DEVICE:
         o->device = arg;
@@ -163,6 +169,17 @@ error_t cli_model_key(int key, char *arg, struct argp_state *state, const char *
     }
 }
 
+void cli_engine_options(const cli_common *o, fl_engine_options *engine)
+{
+    engine->threads = o->threads;
+    engine->max_context = o->context;
+    engine->fast = o->fast;
+    engine->isa = FL_ISA_COUNT;
+    engine->kernels = o->kernels;
+    engine->device = o->device ? o->device : "auto";
+    engine->device_memory = (int64_t)(o->gpu_memory * 1e9);
+}
+
 fl_status cli_open(const char *path, const cli_common *o, fl_open_mode mode,
                    fl_engine_options *engine, cli_model *out, fl_error *err)
 {
@@ -176,13 +193,8 @@ fl_status cli_open(const char *path, const cli_common *o, fl_open_mode mode,
     if (s == FL_OK)
         s = fl_model_open(out->ck, fl_ops_registry(), &mo, &out->model, err);
     if (s == FL_OK && engine) {
-        engine->threads = o->threads;
-        engine->max_context = o->context;
-        engine->fast = o->fast;
-        engine->isa = FL_ISA_COUNT;
-        engine->kernels = o->kernels;
-        engine->device = o->device ? o->device : "auto";
-        engine->device_memory = (int64_t)(o->gpu_memory * 1e9);
+        cli_engine_options(o, engine);
+        cli_load_tuning(out->model, o, engine, &out->tuning);
         s = fl_engine_create(out->model, engine, &out->engine, err);
         if (s == FL_OK && (o->device || strncmp(fl_engine_device(out->engine), "cpu", 3) != 0))
             cli_note("device: %s", fl_engine_device(out->engine));
@@ -195,6 +207,7 @@ fl_status cli_open(const char *path, const cli_common *o, fl_open_mode mode,
 void cli_close(cli_model *m)
 {
     fl_engine_destroy(m->engine);
+    fl_tuning_destroy(m->tuning);
     fl_model_close(m->model);
     fl_checkpoint_close(m->ck);
     *m = (cli_model){0};
@@ -265,6 +278,16 @@ const char *cli_bytes(double bytes, char out[32])
     }
     snprintf(out, 32, u ? "%.2f %s" : "%.0f %s", bytes, units[u]);
     return out;
+}
+
+void cli_json_text(const char *text)
+{
+    fl_buf b = {0};
+    if (fl_json_quote(text, strlen(text), &b))
+        fwrite(b.data, 1, b.n, stdout);
+    else
+        fputs("null", stdout);
+    fl_vec_free(&b);
 }
 
 fl_status cli_read_file(const char *path, fl_buf *out, fl_error *err)

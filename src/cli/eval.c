@@ -209,6 +209,7 @@ int cmd_eval(int argc, char **argv)
     exact.kv = FL_KV_F32;
     exact.dense = true;
     exact.kernels = NULL;
+    exact.tuned = "off";
     fl_engine_options eo = {.max_seqs = 1}, to = {.max_seqs = 1};
     fl_status s = cli_open(args.model, &args.common, FL_OPEN_DATA, &eo, &m, &err);
     if (s == FL_OK && args.kl && !args.kv_cost)

@@ -146,6 +146,10 @@ static void print_text(const cli_model *m, const used_list *ops)
                ops->data[i].kernel, *ops->data[i].isa ? " (" : "", ops->data[i].isa,
                *ops->data[i].isa ? ")" : "", ops->data[i].on_host ? " on the processor: " : "",
                ops->data[i].on_host ? ops->data[i].on_host : "");
+    if (m->tuning) {
+        printf("\n");
+        cli_tuning_text(m->tuning);
+    }
     printf("\nWeights\n");
     for (size_t i = 0; i < fl_model_parts(m->model); i++) {
         fl_part p = fl_model_part(m->model, i);
@@ -165,23 +169,13 @@ static void print_text(const cli_model *m, const used_list *ops)
     print_names("Unknown", m->model, fl_model_unknown(m->model), fl_model_unknown_name);
 }
 
-static void json_text(const char *text)
-{
-    fl_buf b = {0};
-    if (fl_json_quote(text, strlen(text), &b))
-        fwrite(b.data, 1, b.n, stdout);
-    else
-        fputs("null", stdout);
-    fl_vec_free(&b);
-}
-
 static void json_names(const char *key, const fl_model *m, size_t n,
                        const char *(*name)(const fl_model *, size_t))
 {
     printf(", \"%s\": [", key);
     for (size_t i = 0; i < n; i++) {
         fputs(i ? ", " : "", stdout);
-        json_text(name(m, i));
+        cli_json_text(name(m, i));
     }
     printf("]");
 }
@@ -192,14 +186,14 @@ static void print_json(const cli_model *m, const used_list *ops)
     int64_t per_token, per_sequence;
     state_bytes(g, &per_token, &per_sequence);
     printf("{\"device\": ");
-    json_text(args.place);
+    cli_json_text(args.place);
     printf(", \"family\": ");
-    json_text(fl_model_family(m->model));
+    cli_json_text(fl_model_family(m->model));
     printf(", \"vocabulary\": %lld, \"max_context\": %lld, \"layers\": [",
            (long long)fl_graph_vocab(g), (long long)fl_model_max_context(m->model));
     for (int i = 0; i < fl_model_layers(m->model); i++) {
         fputs(i ? ", " : "", stdout);
-        json_text(fl_model_layer_kind(m->model, i));
+        cli_json_text(fl_model_layer_kind(m->model, i));
     }
     printf("], \"operators\": [");
     for (size_t i = 0; i < ops->n; i++) {
@@ -210,7 +204,12 @@ static void print_json(const cli_model *m, const used_list *ops)
             printf(", \"on_processor\": \"%s\"", o->on_host);
         printf("}");
     }
-    printf("], \"parts\": [");
+    printf("], \"tuned\": ");
+    if (m->tuning)
+        cli_tuning_json(m->tuning);
+    else
+        printf("null");
+    printf(", \"parts\": [");
     for (size_t i = 0; i < fl_model_parts(m->model); i++) {
         fl_part p = fl_model_part(m->model, i);
         printf("%s{\"name\": \"%s\", \"tensors\": %lld, \"parameters\": %lld, \"bytes\": %lld}",
@@ -228,15 +227,20 @@ static void print_json(const cli_model *m, const used_list *ops)
 }
 
 /* The plan of the model where it would run; why: that place, as fl_device_open says it. */
-static fl_status make_plan(const fl_graph *g, fl_device **device, char why[200], fl_plan **out,
+static fl_status make_plan(cli_model *m, fl_device **device, char why[200], fl_plan **out,
                            fl_error *err)
 {
+    const fl_graph *g = fl_model_graph(m->model);
+    fl_engine_options eo = fl_engine_options_default();
     const char *name = args.common.device ? args.common.device : "auto";
     fl_plan_options po = {
         .limits = {.max_rows = 64, .max_logits = 1, .n_threads = 1, .max_context = FL_PAGE_TOKENS},
         .isa = fl_cpu_isa(),
         .fast = args.common.fast,
         .kernels = args.common.kernels};
+    cli_engine_options(&args.common, &eo);
+    cli_load_tuning(m->model, &args.common, &eo, &m->tuning);
+    po.choices = eo.choices;
     FL_TRY(fl_device_open(name, device, why, err));
     po.device = *device;
     fl_status s = fl_plan_create(g, &po, out, err);
@@ -266,7 +270,7 @@ int cmd_inspect(int argc, char **argv)
     if (s == FL_OK)
         s = cli_open(args.model, &args.common, FL_OPEN_SURVEY, NULL, &m, &err);
     if (s == FL_OK)
-        s = make_plan(fl_model_graph(m.model), &device, why, &plan, &err);
+        s = make_plan(&m, &device, why, &plan, &err);
     if (s == FL_OK)
         s = list_operators(fl_model_graph(m.model), plan, &ops, &err);
     if (s == FL_OK) {

@@ -17,6 +17,7 @@ static const struct command {
     {"eval", cmd_eval, "perplexity of a text, and what a precision costs"},
     {"bench", cmd_bench, "measure prompt and generation speed"},
     {"plan", cmd_plan, "predict memory and bytes read per token"},
+    {"tune", cmd_tune, "measure which kernels are the fastest here, and keep the answer"},
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 

@@ -103,14 +103,11 @@ int cmd_plan(int argc, char **argv)
         s = fl_device_open(args.common.device, &device, args.place, &err);
     if (s == FL_OK) {
         int64_t context = args.common.context ? args.common.context : fl_model_max_context(m.model);
-        fl_engine_options eo = {.threads = args.common.threads,
-                                .max_seqs = args.sessions,
-                                .max_context = context,
-                                .fast = args.common.fast,
-                                .isa = FL_ISA_COUNT,
-                                .kernels = args.common.kernels,
-                                .given_device = device};
+        fl_engine_options eo = {.max_seqs = args.sessions, .given_device = device};
         fl_engine_memory mem;
+        cli_engine_options(&args.common, &eo);
+        cli_load_tuning(m.model, &args.common, &eo, &m.tuning);
+        eo.max_context = context;
         s = fl_engine_predict(m.model, &eo, &mem, &err);
         if (s == FL_OK) {
             fl_sizes one = {.rows = 1, .logits = 1, .context = context};

@@ -249,11 +249,8 @@ static fl_status choose_sizes(fl_engine_options *eo, fl_error *err)
     int64_t most = fl_model_max_context(probe.model);
     const fl_tokenizer *tokenizer;
     fl_status s = fl_model_tokenizer(probe.model, &tokenizer, err);
-    eo->threads = args.common.threads;
-    eo->fast = args.common.fast;
-    eo->isa = FL_ISA_COUNT;
-    eo->kernels = args.common.kernels;
-    eo->max_context = args.common.context;
+    cli_engine_options(&args.common, eo);
+    cli_load_tuning(probe.model, &args.common, eo, &probe.tuning);
     if (eo->max_context == 0)
         eo->max_context = most <= 0 || most > 65536 ? 65536 : most;
     int64_t whole = eo->max_context * args.sessions;
@@ -267,6 +264,7 @@ static fl_status choose_sizes(fl_engine_options *eo, fl_error *err)
     if (args.ram <= 0 || eo->cache_tokens > whole)
         eo->cache_tokens = whole;
     args.common.context = eo->max_context;
+    eo->choices = NULL; /* they go with the probe */
     cli_close(&probe);
     return s;
 }

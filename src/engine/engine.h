@@ -39,6 +39,7 @@ typedef struct fl_engine_options {
     bool fast;            /* precision fast */
     fl_isa isa;           /* highest level to use; FL_ISA_COUNT: this machine's */
     const char *kernels;  /* fl_plan_options.kernels */
+    const fl_choices *choices; /* fl_plan_options.choices; must outlive the engine */
     /* Where to run (ops/device.h): "auto" takes a GPU that can run the model and has room for it,
      * else the CPU; "cuda" insists; NULL: the CPU.  isa and threads are for the CPU and what it
      * computes for a GPU. */

@@ -3,12 +3,14 @@
  * one for the higher level, then the earlier in the registry.  A caller may name kernels
  * ("mla=expanded"): a name stands for the kernel of this name or for a family, the part before a
  * dash ("rows16" for "rows16-avx512").  A named kernel is taken where it fits; elsewhere the rule
- * above applies, so one name can serve a model of mixed weight types.  A node that decides over
- * experts gets an exact kernel in either precision.
+ * above applies, so one name can serve a model of mixed weight types.  What was measured on this
+ * machine (choices.h) comes between a name and preference.  A node that decides over experts gets
+ * an exact kernel in either precision.
  *
  * In a device's plan the kernels are the device's.  A node for which it has none gets one of the
  * host, and so does one whose operator is named "cpu" or "cpu:NAME".  A state lies in one place, so
  * nodes that share one follow each other there. */
+#include "graph/choices.h"
 #include "graph/plan_internal.h"
 
 typedef struct pick { /* one "op=name" */
@@ -146,6 +148,17 @@ static const fl_kernel *best(const chooser *c, const fl_node *node, const pick *
     return found;
 }
 
+/* The kernel of the host that was measured to be the best for node i, if it can still be had. */
+static const fl_kernel *measured(const chooser *c, const fl_graph *g, int i)
+{
+    char signature[FL_SIGNATURE];
+    if (!c->opts->choices)
+        return NULL;
+    const char *name = fl_choices_get(c->opts->choices, fl_node_signature(g, i, signature));
+    const pick whole = {.name = name, .len = name ? (int)strlen(name) : 0};
+    return name ? best(c, &g->nodes.data[i], &whole, true) : NULL;
+}
+
 static const char NAMED[] = "named so", LACKING[] = "the device has no kernel for it",
                   SHARED[] = "the processor keeps its state";
 
@@ -162,6 +175,8 @@ static fl_status choose_one(chooser *c, fl_plan *plan, size_t i, bool bound, fl_
         p->nodes += !bound;
         p->hits += !bound && found;
     }
+    if (!found && (bound || !c->opts->device))
+        found = measured(c, plan->graph, (int)i);
     if (!found)
         found = best(c, node, NULL, bound);
     if (!found && c->opts->device) {
@@ -240,4 +255,24 @@ fl_status fl_plan_choose(fl_plan *p, const fl_plan_options *opts, fl_error *err)
     fl_status status = choose_all(&c, p, err);
     fl_free(c.picks);
     return status;
+}
+
+int fl_node_kernels(const fl_graph *g, int node, const fl_plan_options *o, const fl_kernel **out,
+                    int max)
+{
+    const chooser c = {.registry = g->registry, .opts = o, .graph = g};
+    const fl_node *n = &g->nodes.data[node];
+    bool exact = fl_graph_decides(g, n);
+    fl_node_view view = fl_node_seen(n);
+    const fl_kernel *k;
+    int found = 0;
+    for (int i = 0; !n->op->view && (k = nth(&c, true, i)) != NULL; i++) {
+        if (!is_for(k, n->op) || !allowed(k, o) || (k->fast && exact) ||
+            (k->fits && !k->fits(&view)))
+            continue;
+        if (found < max)
+            out[found] = k;
+        found++;
+    }
+    return found;
 }

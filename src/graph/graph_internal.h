@@ -57,6 +57,8 @@ fl_node_view fl_node_seen(const fl_node *node);
 fl_val fl_graph_add_value(fl_graph *g, const fl_type *type, const fl_tensor *tensors);
 /* Appends to text, which is `size` bytes and always terminated; what does not fit is cut. */
 void fl_text_append(char *text, size_t size, const char *more);
+/* Appends "BF16 [4, 8]", "tokens [64]"; NULL: "none". */
+void fl_type_append(char *text, size_t size, const fl_type *t);
 /* Puts "label: op(inputs with shapes): " before the message of err. */
 void fl_node_explain(fl_error *err, const fl_node *node);
 /* Runs the operator's rules over a node whose op, in, in_type and attr are set: infers and checks

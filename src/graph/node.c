@@ -11,7 +11,7 @@ void fl_text_append(char *text, size_t size, const char *more)
     snprintf(text + n, size - n, "%s", more);
 }
 
-static void append_type(char *text, size_t size, const fl_type *t)
+void fl_type_append(char *text, size_t size, const fl_type *t)
 {
     char piece[32], shape[96];
     if (!t) {
@@ -33,7 +33,9 @@ static void append_type(char *text, size_t size, const fl_type *t)
         fl_text_append(text, size, t->dtype == FL_I32 ? "logits I32" : "logits");
         break;
     case FL_ROWS_STATE:
-        fl_text_append(text, size, "state");
+        fl_text_append(text, size, t->dtype == FL_F32 ? "state" : "state ");
+        if (t->dtype != FL_F32)
+            fl_text_append(text, size, fl_dtype_name(t->dtype));
         break;
     }
     fl_text_append(text, size, " ");
@@ -46,7 +48,7 @@ void fl_node_explain(fl_error *err, const fl_node *node)
     for (int i = 0; i < node->n_in; i++) {
         if (i)
             fl_text_append(shapes, sizeof shapes, ", ");
-        append_type(shapes, sizeof shapes, node->in_type[i]);
+        fl_type_append(shapes, sizeof shapes, node->in_type[i]);
     }
     fl_error_prefix(err, "%.100s: %s(%s)", node->label, node->op->name, shapes);
 }

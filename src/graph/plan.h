@@ -9,6 +9,7 @@
 #include "graph/graph.h"
 
 typedef struct fl_plan fl_plan;
+typedef struct fl_choices fl_choices; /* choices.h */
 
 typedef struct fl_plan_options {
     fl_limits limits;
@@ -19,6 +20,8 @@ typedef struct fl_plan_options {
      * preference decides.  A name that does not exist, needs a higher level, or fits nowhere is an
      * error.  "mla=cpu" and "mla=cpu:expanded" name kernels of the host in a device's plan, too. */
     const char *kernels;
+    const fl_choices
+        *choices;      /* measured before, for kernels of the host; NULL: none.  Not owned. */
     fl_device *device; /* runs the plan with its own kernels, and the host what it has none for;
                           NULL: the host does.  Not owned. */
 } fl_plan_options;

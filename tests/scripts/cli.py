@@ -159,6 +159,23 @@ def test_inspect():
     assert "Operators" in run("inspect", TINY).stdout
 
 
+def test_tune():
+    with tempfile.TemporaryDirectory() as tmp:
+        t = f"{tmp}/kept"
+        got = run_json("tune", TINY, "-p", "64", "-n", "2", "--threads", "1", "--tuned", t)
+        assert len(os.listdir(t)) == 1 and got["nodes"]
+        kept = run_json("inspect", TINY, "--threads", "1", "--tuned", t)["tuned"]
+        assert [n["chosen"] for n in kept["nodes"]] == [n["chosen"] for n in got["nodes"]]
+        assert "Measured: " in run("inspect", TINY, "--threads", "1", "--tuned", t).stdout
+        assert run_json("inspect", TINY, "--threads", "2", "--tuned", t)["tuned"] is None
+        assert run_json("inspect", TINY, "--threads", "1", "--tuned", "off")["tuned"] is None
+        (file,) = pathlib.Path(t).iterdir()
+        file.write_text("{")
+        out = run("run", TINY, "-p", "hi", "-n", "2", "--threads", "1", "--tuned", t)
+        assert "not tuned" in out.stderr
+    run("tune", TINY, "--tuned", "off", status=1)
+
+
 def test_real_k3_from_its_index():
     """Config and index of the released Kimi-K3 are enough to report and to plan."""
     folder = pathlib.Path("tests/data/kimi-k3")
