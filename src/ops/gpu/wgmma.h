@@ -201,8 +201,8 @@ template <int N> static __device__ inline void wgmma_wait(void)
 #define WGMMA_R19 WGMMA_R18 ", %78, %79, %80, %81"
 #define WGMMA_D19 WGMMA_D18, "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75])
 
-/* d = a times N vectors, + d if `more`.  The inputs stand in front, as if they were changed, so that
- * the numbers of the results do not depend on N. */
+/* d = a times N vectors, + d if `more`.  The inputs stand in front, as if they were changed, so
+ * that the numbers of the results do not depend on N. */
 template <int N>
 static __device__ inline void wgmma(float *d, const uint32_t a[4], uint64_t vectors, int more);
 
