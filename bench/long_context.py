@@ -5,8 +5,8 @@
             [--kv f32] [--dense-up-to 32768] [--threads N] [--csv docs/long_context.csv] [--label TEXT]
 
 For each type of cache (--kv; several with commas) and context: `bench` with random tokens, sparse and, up to
---dense-up-to, dense; then for each depth a text of that length with a needle in it, of which the run's memory
-is compared with what `plan` predicts.  Prints a table and rewrites the rows of the CSV that have the same label,
+--dense-up-to, dense; then for each depth a text of that length with a needle in it, of which the run's memory,
+less what the program takes by itself (a run of one word), is compared with what `plan` predicts.  Prints a table and rewrites the rows of the CSV that have the same label,
 cache and context; tools/plot_long_context.py draws it.  The needle is that of tests/scripts/needle.py, so the
 model is the bundled one; --depths '' leaves needles out and takes any model.
 """
@@ -85,6 +85,10 @@ def run_needle(text, context, kv):
     return answer, usage.ru_maxrss * 1024
 
 
+def plan_bytes(context, kv):
+    return json.loads(output(command("plan", kv, "--context", context, "--json")))["memory"]["total"]
+
+
 def needles(context, kv):
     import needle
     depths = numbers(args.depths, float)
@@ -104,7 +108,8 @@ def needles(context, kv):
         print(f"    depth {depth}: {'found' if hit else 'NOT FOUND'}, " +
               (f"{answer['usage']['prompt_tokens']} tokens in {answer['timing']['prompt_seconds']:.1f} s" if answer
                else "the run failed: does the text fit?"), flush=True)
-    plan = json.loads(output(command("plan", kv, "--context", context, "--json")))["memory"]["total"]
+    peak -= run_needle("Hello", 256, kv)[1] - plan_bytes(256, kv)
+    plan = plan_bytes(context, kv)
     print(f"    memory {peak / 1e6:.1f} MB, plan {plan / 1e6:.1f} MB: {100 * (peak / plan - 1):+.1f} %")
     return {"needles_found": found, "needles": len(depths), "peak_mb": peak / 1e6, "plan_mb": plan / 1e6}
 

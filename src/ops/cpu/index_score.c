@@ -88,10 +88,22 @@ static void widen(int64_t words, const fl_index_keys *keys)
     }
 }
 
+/* Fetches the block after the one at pos: the processor's own prefetch ends with its page of memory
+ * and begins too late after it. */
+static void fetch_next(const fl_index *x, const fl_seq_rows *seq, int64_t pos)
+{
+    if (pos + BLOCK >= seq->pos0 + seq->n_rows)
+        return;
+    const char *next = fl_state_row(x->pool, seq, pos + BLOCK);
+    for (int64_t at = 0; at < BLOCK * x->pool->item_bytes; at += FL_CACHE_LINE)
+        __builtin_prefetch(next + at, 0, 2);
+}
+
 void fl_index_load(const fl_index *x, const fl_seq_rows *seq, int64_t pos, int n,
                    const fl_index_keys *keys)
 {
     int64_t words = words_of_row(x->type, x->d);
+    fetch_next(x, seq, pos);
     fl_transpose(n, words, fl_state_row(x->pool, seq, pos),
                  x->pool->item_bytes / (int64_t)sizeof(float),
                  x->type == FL_BF16 ? keys->pairs : keys->lanes, BLOCK);

@@ -110,6 +110,19 @@ static int64_t spans_of(int64_t keys)
     return keys ? (blocks_of(keys) + span_of(keys) - 1) / span_of(keys) : 0;
 }
 
+/* Fetches the cached rows of n entries of a selection, which lie anywhere. */
+static void fetch(const fl_mla *m, int32_t row, const int32_t *entries, int64_t n)
+{
+    const fl_seq_rows *seq = &m->step->seqs[m->step->row_seq[row]];
+    for (int64_t i = 0; i < n; i++) {
+        if (entries[i] < 0 || entries[i] > fl_step_pos(m->step, row))
+            continue;
+        const char *cached = fl_state_row(m->pool, seq, entries[i]);
+        for (int64_t at = 0; at < m->pool->item_bytes; at += FL_CACHE_LINE)
+            __builtin_prefetch(cached + at, 0, 2);
+    }
+}
+
 /* Block b of what `row` sees; n is 0 when no entry of the selection is in use there.  bring:
  * fl_mla_place or fl_mla_load. */
 static fl_block load(const fl_mla *m, const room *w, bring_fn bring, int32_t row, int64_t keys,
@@ -128,6 +141,7 @@ static fl_block load(const fl_mla *m, const room *w, bring_fn bring, int32_t row
         if (p >= 0 && p <= fl_step_pos(m->step, row))
             pos[used++] = p;
     }
+    fetch(m, row, s + first + n, keys - first - n < KEYS ? keys - first - n : KEYS);
     return bring(m, &w->block, seq, pos, 0, used);
 }
 
@@ -158,18 +172,10 @@ static void look_by_lanes(const fl_mla *m, const room *w, fl_block *block, int n
 
 /* ---- many rows ---- */
 
-/* How many of n queries are worked on together from query i on. */
-static int some_of(int i, int n)
-{
-    return n - i < FL_ATTEND_QUERIES ? n - i : FL_ATTEND_QUERIES;
-}
-
 /* The last finished span of n_heads runs goes to the totals. */
 static void flush(const fl_mla *m, const room *w, int64_t at, int n_heads)
 {
-    for (int h = 0; h < n_heads; h += FL_ATTEND_QUERIES)
-        fl_attend_merge(fl_runs_at(w->total, at + h), fl_runs_at(w->run, at + h),
-                        some_of(h, n_heads), m->nv);
+    fl_attend_merge(fl_runs_at(w->total, at), fl_runs_at(w->run, at), n_heads, m->nv);
     fl_attend_begin(fl_runs_at(w->run, at), n_heads, m->nv);
 }
 
@@ -196,9 +202,9 @@ static void attend(const fl_mla *m, const room *w, int32_t row, int n, int64_t a
             block.n = left < loaded ? (int)left : loaded;
             if (lanes)
                 look_by_lanes(m, w, &block, n_heads, fl_runs_at(w->run, first));
-            for (int h = 0; h < n_heads && !lanes; h += FL_ATTEND_QUERIES)
-                fl_attend(&block, some_of(h, n_heads), w->q + (first + h) * m->ldq, m->ldq, m->nv,
-                          fl_runs_at(w->run, first + h), w->weights);
+            else
+                fl_attend(&block, n_heads, w->q + first * m->ldq, m->ldq, m->nv,
+                          fl_runs_at(w->run, first), w->weights);
         }
     }
 }
@@ -228,8 +234,7 @@ void fl_mla_rows(const fl_mla *m, int32_t row, int32_t n, const fl_worker *worke
 {
     room w;
     cut_room(m, &w, worker->scratch);
-    /* What a row has selected is gathered for it alone, so once for all of its heads. */
-    int64_t group = !m->select ? m->group : m->heads < QUERIES ? m->heads : QUERIES;
+    int64_t group = m->group;
     int32_t rows = (int32_t)(QUERIES / group), want = 4 * worker->n_threads;
     while (rows > 1 && (n + rows - 1) / rows * ((m->heads + group - 1) / group) < want)
         rows /= 2;
