@@ -15,6 +15,7 @@ static struct bench_args {
 } args = {.prompt = 512, .generate = 128, .batch = 1, .repeats = 3};
 
 enum { WARM_UP = 4096 }; /* tokens of a prompt that warm up at most */
+enum { MAX_BATCH = 1024 };
 enum { OPT_BATCH = 0x200, OPT_PROFILE };
 
 static const struct argp_option options[] = {
@@ -39,7 +40,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         args.generate = cli_int(state, "--generate", arg, 2, INT32_MAX / 2);
         return 0;
     case OPT_BATCH:
-        args.batch = (int)cli_int(state, "--batch", arg, 1, 1024);
+        args.batch = (int)cli_int(state, "--batch", arg, 1, MAX_BATCH);
         return 0;
     case 'r':
         args.repeats = (int)cli_int(state, "--repeats", arg, 1, 100);
@@ -64,6 +65,7 @@ static const struct argp argp = {
 
 /* Seen by all requests of a run: when the last prompt was done and when the last token came. */
 typedef struct run_clock {
+    fl_request *alive[MAX_BATCH]; /* NULL: over */
     int64_t tokens, first_tokens;
     double prompts_done, last;
     fl_status status;
@@ -77,6 +79,8 @@ static void on_token(void *ctx, const fl_token_event *e)
         c->status = e->error.status;
         c->error = e->error;
     }
+    for (int b = 0; b < args.batch && e->finish != FL_FINISH_NONE; b++)
+        c->alive[b] = c->alive[b] == e->request ? NULL : c->alive[b];
     if (e->id == FL_NO_TOKEN)
         return;
     c->tokens++;
@@ -85,8 +89,14 @@ static void on_token(void *ctx, const fl_token_event *e)
         c->prompts_done = c->last;
 }
 
-/* Generation speed counts what comes after every prompt is done, so that it measures pure decode
- * steps of the whole batch. */
+/* Tokens that a request may give while the prompts of others still run, at a page a step. */
+static int64_t head_start(void)
+{
+    return (args.batch - 1) * ((args.prompt + FL_PAGE_TOKENS - 1) / FL_PAGE_TOKENS);
+}
+
+/* Generation speed counts what comes after every prompt is done and before any request ends, so
+ * that it measures pure decode steps of the whole batch. */
 static fl_status one_run(const cli_model *m, cli_profile *profile, int32_t *ids, int64_t n,
                          int64_t vocab, double *prompt_speed, double *generate_speed, fl_error *err)
 {
@@ -98,18 +108,17 @@ static fl_status one_run(const cli_model *m, cli_profile *profile, int32_t *ids,
             x = x * 6364136223846793005u + 1442695040888963407u;
             ids[i] = (int32_t)((x >> 33) % (uint64_t)vocab);
         }
-        fl_request *r;
         fl_request_params p = {.prompt = ids,
                                .n_prompt = n,
-                               .max_tokens = args.generate,
+                               .max_tokens = args.generate + head_start(),
                                .sampling = fl_sampling_default(),
                                .on_token = on_token,
                                .ctx = &clock,
                                .keep_from = FL_NONE};
-        FL_TRY(fl_engine_submit(m->engine, &p, &r, err));
+        FL_TRY(fl_engine_submit(m->engine, &p, &clock.alive[b], err));
     }
-    int64_t before = 0;
-    for (bool busy = true; busy;) {
+    int64_t before = 0, wanted = (args.generate - 1) * args.batch;
+    for (bool busy = true; busy && (!before || clock.tokens < before + wanted);) {
         FL_TRY(fl_engine_step(m->engine, &busy, err));
         if (!before && clock.first_tokens == args.batch) {
             before = clock.tokens;
@@ -120,6 +129,10 @@ static fl_status one_run(const cli_model *m, cli_profile *profile, int32_t *ids,
     if (clock.status != FL_OK) {
         *err = clock.error;
         return clock.status;
+    }
+    for (int b = 0; b < args.batch; b++) {
+        if (clock.alive[b])
+            fl_engine_cancel(m->engine, clock.alive[b]);
     }
     *prompt_speed = (double)(n * args.batch) / (clock.prompts_done - start);
     *generate_speed = (double)(clock.tokens - before) / (clock.last - clock.prompts_done);
@@ -161,8 +174,10 @@ static fl_status bench(const cli_model *m, cli_profile *profile, fl_error *err)
     const fl_graph *g = fl_model_graph(m->model);
     double prompt[100], generate[100];
     FL_TRY(all_runs(m, profile, prompt, generate, err));
-    fl_machine machine;
-    FL_TRY(cli_machine(args.common.threads, &machine, err));
+    bool here = strncmp(fl_engine_device(m->engine), "cpu", 3) == 0;
+    fl_machine machine = {0}; /* of the processor: no measure of a device */
+    if (here)
+        FL_TRY(cli_machine(args.common.threads, &machine, err));
     fl_sizes decoded = {
         .rows = args.batch, .logits = args.batch, .context = args.prompt + args.generate / 2};
     fl_sizes prompts = {.rows = args.prompt, .logits = 1, .context = args.prompt / 2 + 1};
@@ -174,10 +189,14 @@ static fl_status bench(const cli_model *m, cli_profile *profile, fl_error *err)
         printf("{\"prompt_tokens\": %lld, \"generated_tokens\": %lld, \"batch\": %d, "
                "\"prompt_tokens_per_second\": %.2f, \"generation_tokens_per_second\": %.2f, "
                "\"bytes_per_token\": %.0f, \"bytes_per_second\": %.0f, "
-               "\"prompt_flops_per_token\": %.0f, \"machine\": {\"memory\": %.0f, \"f32\": %.0f, "
-               "\"bf16\": %.0f, \"int8\": %.0f}}\n",
+               "\"prompt_flops_per_token\": %.0f",
                (long long)args.prompt, (long long)args.generate, args.batch, p, n, bytes, bytes * n,
-               flops, machine.memory, machine.f32, machine.bf16, machine.int8);
+               flops);
+        if (here)
+            printf(", \"machine\": {\"memory\": %.0f, \"f32\": %.0f, \"bf16\": %.0f, "
+                   "\"int8\": %.0f}",
+                   machine.memory, machine.f32, machine.bf16, machine.int8);
+        printf("}\n");
         return FL_OK;
     }
     char a[32], b[32];
@@ -185,10 +204,13 @@ static fl_status bench(const cli_model *m, cli_profile *profile, fl_error *err)
            args.batch, p, prompt[0], prompt[args.repeats - 1]);
     printf("generation  %lld x %d tokens: %10.1f tokens/s (%.1f .. %.1f)\n",
            (long long)args.generate, args.batch, n, generate[0], generate[args.repeats - 1]);
-    printf("a generated token reads %s: %s per second, %.0f %% of what memory gives\n",
-           cli_bytes(bytes, a), cli_bytes(bytes * n, b), 100 * bytes * n / machine.memory);
-    printf("a token of the prompt takes %.3g GFLOP: %.0f GFLOP/s, %.0f %% of the float32 peak",
-           flops / 1e9, flops * p / 1e9, 100 * flops * p / machine.f32);
+    printf("a generated token reads %s: %s per second", cli_bytes(bytes, a),
+           cli_bytes(bytes * n, b));
+    if (here)
+        printf(", %.0f %% of what memory gives", 100 * bytes * n / machine.memory);
+    printf("\na token of the prompt takes %.3g GFLOP: %.0f GFLOP/s", flops / 1e9, flops * p / 1e9);
+    if (here)
+        printf(", %.0f %% of the float32 peak", 100 * flops * p / machine.f32);
     if (machine.bf16 > 0)
         printf(", %.0f %% of BF16's", 100 * flops * p / machine.bf16);
     printf("\n");
@@ -212,7 +234,7 @@ int cmd_bench(int argc, char **argv)
         return cmd_bench_serve(argc - 1, argv + 1);
     cli_parse(&argp, argc, argv, &args);
     if (!args.common.context)
-        args.common.context = args.prompt + args.generate;
+        args.common.context = args.prompt + args.generate + head_start();
     fl_engine_options eo = {.max_seqs = args.batch};
     fl_status s = cli_open(args.model, &args.common, FL_OPEN_DATA, &eo, &m, &err);
     if (s == FL_OK)
