@@ -66,7 +66,9 @@ static const struct argp argp = {
 /* Seen by all requests of a run: when the last prompt was done and when the last token came. */
 typedef struct run_clock {
     fl_request *alive[MAX_BATCH]; /* NULL: over */
-    int64_t tokens, first_tokens;
+    bool began[MAX_BATCH];        /* has given a token */
+    int64_t tokens;
+    int n_began;
     double prompts_done, last;
     fl_status status;
     fl_error error;
@@ -79,14 +81,18 @@ static void on_token(void *ctx, const fl_token_event *e)
         c->status = e->error.status;
         c->error = e->error;
     }
-    for (int b = 0; b < args.batch && e->finish != FL_FINISH_NONE; b++)
-        c->alive[b] = c->alive[b] == e->request ? NULL : c->alive[b];
+    int b = 0;
+    while (c->alive[b] != e->request)
+        b++;
+    if (e->finish != FL_FINISH_NONE)
+        c->alive[b] = NULL;
     if (e->id == FL_NO_TOKEN)
         return;
     c->tokens++;
     c->last = cli_seconds();
-    if (c->first_tokens < args.batch && ++c->first_tokens == args.batch)
+    if (!c->began[b] && ++c->n_began == args.batch)
         c->prompts_done = c->last;
+    c->began[b] = true;
 }
 
 /* Tokens that a request may give while the prompts of others still run, at a page a step. */
@@ -120,7 +126,7 @@ static fl_status one_run(const cli_model *m, cli_profile *profile, int32_t *ids,
     int64_t before = 0, wanted = (args.generate - 1) * args.batch;
     for (bool busy = true; busy && (!before || clock.tokens < before + wanted);) {
         FL_TRY(fl_engine_step(m->engine, &busy, err));
-        if (!before && clock.first_tokens == args.batch) {
+        if (!before && clock.n_began == args.batch) {
             before = clock.tokens;
             cli_profile_take(profile, CLI_PROFILE_PROMPT);
         }
