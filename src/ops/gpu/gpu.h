@@ -85,6 +85,16 @@ static inline int64_t gpu_min(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* The rows [*begin, *end) of a sequence that lie in whole blocks of the chunk grid (step.h). */
+static inline __host__ __device__ void gpu_whole_blocks(int64_t pos0, int n_rows, int *begin,
+                                                        int *end)
+{
+    int before = (int)((FL_PAGE_TOKENS - pos0 % FL_PAGE_TOKENS) % FL_PAGE_TOKENS);
+    int blocks = n_rows > before ? (n_rows - before) / FL_PAGE_TOKENS : 0;
+    *begin = blocks ? before : n_rows;
+    *end = *begin + blocks * FL_PAGE_TOKENS;
+}
+
 /* Remembers whether the launch before it was accepted. */
 static inline void gpu_launched(gpu_queue *q)
 {

@@ -1,26 +1,30 @@
 /* index_select: what its kernels share.  The exact k best of all visible positions, ties to the
  * lower one.
  *
- *   score     every key of a row as an order-preserving integer, spread over the chip
- *   count     histograms of the digits, from the highest on, of those that share the digits found;
- *   pick      the digit that holds the k-th
- *   tally     per piece of the row: how many are above the k-th, and how many equal it
- *   place     where each piece writes: the positions come out in ascending order by themselves
- *   write
+ *   score   every key of a row as an order-preserving integer, spread over the chip, and how many
+ *           there are of each highest digit
+ *   count   twice: of those that share the digits of the k-th that are known, how many there are of
+ *           each next digit
+ *   tally   per piece of the row: how many are above the k-th, and how many equal it
+ *   write   each piece knows where: the positions come out in ascending order by themselves
  *
- * Counting is done in integers, so neither the number of blocks nor their order shows.  Rows that
- * see at most k positions take them all. */
+ * The block of a row that is done last draws the conclusion: the digit of the k-th, or the sums of
+ * tallies.  Counting is done in integers, so neither the number of blocks nor their order shows.
+ * Rows that see at most k positions take them all. */
 #ifndef FL_OPS_GPU_INDEX_H
 #define FL_OPS_GPU_INDEX_H
 
-#include "ops/gpu/gpu.h"
+#include "ops/gpu/cache.h"
 
-enum { PIECE = 1024, DIGITS = 2048, ROUNDS = 3 };
+enum { SELECT_THREADS = 256, LOADS = 4, QUAD = 4 * SELECT_THREADS, PIECE = LOADS * QUAD };
+enum { DIGITS = 2048, EACH = DIGITS / SELECT_THREADS, ROUNDS = 3, STAGES = 4 };
 static const int64_t INDEX_SCRATCH = (int64_t)256 << 20;
 
+/* The k-th of a row as far as it is known, and how many blocks are done with a stage. */
 typedef struct row_pick {
     uint32_t prefix; /* the digits of the k-th that are known */
     int32_t left;    /* how many of those that share them are wanted */
+    uint32_t done[STAGES];
 } row_pick;
 
 typedef struct select_args {
@@ -29,12 +33,12 @@ typedef struct select_args {
     int32_t *out;
     int64_t out_stride;
     const unsigned char *base;
-    int64_t item_bytes;
+    int64_t item_bytes, scales_at; /* bytes of a cached row; before its factor */
     int heads, d, topk;
     float scale;
     int64_t row0, rows, context, pieces;
-    uint32_t *score;   /* [rows][context] */
-    uint32_t *count;   /* [ROUNDS][rows][DIGITS], zero at first */
+    uint32_t *score;   /* [rows][pieces * PIECE] */
+    uint32_t *count;   /* [ROUNDS][rows][DIGITS], zero at first, as is what follows */
     row_pick *pick;    /* [rows] */
     int32_t *tally[2]; /* [rows][pieces]: above the k-th, and equal to it */
 } select_args;
@@ -69,204 +73,233 @@ static __device__ inline int digit_of(uint32_t x, int round)
 
 static __device__ inline bool shares(uint32_t x, uint32_t prefix, int round)
 {
-    return round == 0 || (x ^ prefix) >> digit_shift(round - 1) == 0;
+    return (x ^ prefix) >> digit_shift(round - 1) == 0;
 }
 
-static __global__ void count_kernel(select_args a, int round)
+/* True in the last of `blocks` blocks of a row to come here; what the others wrote is to be seen
+ * then, by reads that are volatile.  All threads call it. */
+static __device__ inline bool last_block(select_args &a, int64_t r, int stage, unsigned blocks)
+{
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0)
+        last = atomicAdd(&a.pick[r].done[stage], 1u) == blocks - 1;
+    __syncthreads();
+    return last;
+}
+
+/* The sum of x over the threads before this one; *all: over all of the SELECT_THREADS. */
+static __device__ inline uint32_t sum_before(uint32_t x, uint32_t *all)
+{
+    __shared__ uint32_t of_warp[SELECT_THREADS / GPU_LANES];
+    int lane = threadIdx.x % GPU_LANES, warp = threadIdx.x / GPU_LANES;
+    uint32_t sum = x, before = 0, total = 0;
+    for (int i = 1; i < GPU_LANES; i *= 2) {
+        uint32_t y = __shfl_up_sync(0xffffffffu, sum, i, GPU_LANES);
+        sum += lane >= i ? y : 0;
+    }
+    __syncthreads();
+    if (lane == GPU_LANES - 1)
+        of_warp[warp] = sum;
+    __syncthreads();
+    for (int i = 0; i < SELECT_THREADS / GPU_LANES; i++) {
+        before += i < warp ? of_warp[i] : 0;
+        total += of_warp[i];
+    }
+    *all = total;
+    return before + sum - x;
+}
+
+static __device__ inline void clear_digits(uint32_t *n_of)
+{
+    for (int i = threadIdx.x; i < DIGITS; i += SELECT_THREADS)
+        n_of[i] = 0;
+    __syncthreads();
+}
+
+/* Adds a block's counts of digits to those of row r; the last of the blocks finds the digit of the
+ * k-th: the highest of which, with the higher ones, there are enough. */
+static __device__ inline void add_digits(select_args &a, int64_t r, int round, const uint32_t *n_of,
+                                         unsigned blocks)
+{
+    uint32_t *count = a.count + (round * a.rows + r) * DIGITS;
+    __syncthreads();
+    for (int i = threadIdx.x; i < DIGITS; i += SELECT_THREADS) {
+        if (n_of[i])
+            atomicAdd(&count[i], n_of[i]);
+    }
+    if (!last_block(a, r, round, blocks))
+        return;
+    row_pick *pick = &a.pick[r];
+    uint32_t left = round ? (uint32_t)pick->left : (uint32_t)a.topk, prefix = pick->prefix;
+    int high = DIGITS - 1 - (int)threadIdx.x * EACH; /* this thread's: high to high - EACH + 1 */
+    uint32_t of[EACH], own = 0, all;
+    for (int i = 0; i < EACH; i++) {
+        of[i] = ((const volatile uint32_t *)count)[high - i];
+        own += of[i];
+    }
+    uint32_t above = sum_before(own, &all); /* all have read the pick by now */
+    if (above >= left || above + own < left)
+        return;
+    int i = 0;
+    while (above + of[i] < left)
+        above += of[i++];
+    pick->prefix = prefix | (uint32_t)(high - i) << digit_shift(round);
+    pick->left = (int32_t)(left - above);
+}
+
+/* The scores of a piece that this thread looks at: four side by side in each of LOADS quarters.
+ * Beyond the row's end there is 0, which no score is. */
+static __device__ inline void load_scores(const select_args &a, int64_t r, int64_t piece, int64_t n,
+                                          uint32_t x[LOADS][4])
+{
+    const uint32_t *from = a.score + (r * a.pieces + piece) * PIECE;
+#pragma unroll
+    for (int i = 0; i < LOADS; i++) {
+        int at = i * QUAD + (int)threadIdx.x * 4;
+        int64_t left = n - piece * PIECE - at;
+        uint4 v = left > 0 ? *(const uint4 *)(from + at) : make_uint4(0, 0, 0, 0);
+        x[i][0] = v.x;
+        x[i][1] = left > 1 ? v.y : 0;
+        x[i][2] = left > 2 ? v.z : 0;
+        x[i][3] = left > 3 ? v.w : 0;
+    }
+}
+
+static __device__ inline unsigned blocks_of(int64_t n, int64_t per_block)
+{
+    int64_t blocks = (n + per_block - 1) / per_block;
+    return (unsigned)(blocks < gridDim.x ? blocks : gridDim.x);
+}
+
+static __global__ void __launch_bounds__(SELECT_THREADS) count_kernel(select_args a, int round)
 {
     __shared__ uint32_t n_of[DIGITS];
     int64_t r = blockIdx.y, n = contest(a, r);
     if ((int64_t)blockIdx.x * PIECE >= n)
         return;
-    uint32_t prefix = round ? a.pick[r].prefix : 0;
-    for (int i = threadIdx.x; i < DIGITS; i += blockDim.x)
-        n_of[i] = 0;
-    __syncthreads();
-    for (int64_t p0 = (int64_t)blockIdx.x * PIECE; p0 < n; p0 += (int64_t)gridDim.x * PIECE) {
-        for (int64_t p = p0 + threadIdx.x; p < p0 + PIECE && p < n; p += blockDim.x) {
-            uint32_t x = a.score[r * a.context + p];
-            if (shares(x, prefix, round))
-                atomicAdd(&n_of[digit_of(x, round)], 1u);
+    uint32_t prefix = a.pick[r].prefix;
+    clear_digits(n_of);
+    for (int64_t piece = blockIdx.x; piece * PIECE < n; piece += gridDim.x) {
+        uint32_t x[LOADS][4];
+        load_scores(a, r, piece, n, x);
+#pragma unroll
+        for (int i = 0; i < 4 * LOADS; i++) {
+            if (x[i / 4][i % 4] && shares(x[i / 4][i % 4], prefix, round))
+                atomicAdd(&n_of[digit_of(x[i / 4][i % 4], round)], 1u);
         }
     }
-    __syncthreads();
-    uint32_t *to = a.count + (round * a.rows + r) * DIGITS;
-    for (int i = threadIdx.x; i < DIGITS; i += blockDim.x) {
-        if (n_of[i])
-            atomicAdd(&to[i], n_of[i]);
-    }
-}
-
-enum { PICK_THREADS = 256, EACH = DIGITS / PICK_THREADS };
-
-/* A block per row: the highest digit so that at least `left` entries have it or a higher one. */
-static __global__ void pick_kernel(select_args a, int round)
-{
-    __shared__ uint32_t sums[PICK_THREADS];
-    int64_t r = blockIdx.x;
-    int t = threadIdx.x;
-    if (!contest(a, r))
-        return;
-    const uint32_t *count = a.count + (round * a.rows + r) * DIGITS;
-    row_pick was = {0, a.topk};
-    if (round)
-        was = a.pick[r];
-    int high = DIGITS - 1 - t * EACH; /* this thread's digits: high down to high - EACH + 1 */
-    uint32_t own = 0;
-    for (int i = 0; i < EACH; i++)
-        own += count[high - i];
-    sums[t] = own;
-    __syncthreads();
-    for (int step = 1; step < PICK_THREADS; step *= 2) { /* inclusive sums */
-        uint32_t add = t >= step ? sums[t - step] : 0;
-        __syncthreads();
-        sums[t] += add;
-        __syncthreads();
-    }
-    uint32_t above = sums[t] - own, left = (uint32_t)was.left;
-    if (above >= left || sums[t] < left)
-        return; /* not in this thread's digits */
-    int digit = high;
-    while (above + count[digit] < left)
-        above += count[digit--];
-    row_pick now = {was.prefix | (uint32_t)digit << digit_shift(round), (int32_t)(left - above)};
-    a.pick[r] = now;
+    add_digits(a, r, round, n_of, blocks_of(n, PIECE));
 }
 
 /* ---- writing ---- */
 
-static __global__ void tally_kernel(select_args a)
+/* How many of four are above the k-th (lower half), and equal to it. */
+static __device__ inline uint32_t tally_of(const uint32_t x[4], uint32_t kth)
 {
-    __shared__ int32_t above, equal;
+    uint32_t n = 0;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        n += x[j] > kth ? 1u : x[j] == kth ? 1u << 16 : 0;
+    return n;
+}
+
+static __global__ void __launch_bounds__(SELECT_THREADS) tally_kernel(select_args a)
+{
     int64_t r = blockIdx.y, n = contest(a, r);
+    if ((int64_t)blockIdx.x * PIECE >= n)
+        return;
+    uint32_t kth = a.pick[r].prefix;
     for (int64_t piece = blockIdx.x; piece * PIECE < n; piece += gridDim.x) {
-        uint32_t kth = a.pick[r].prefix;
-        if (threadIdx.x == 0)
-            above = equal = 0;
-        __syncthreads();
-        for (int64_t p = piece * PIECE + threadIdx.x; p < (piece + 1) * PIECE && p < n;
-             p += blockDim.x) {
-            uint32_t x = a.score[r * a.context + p];
-            if (x > kth)
-                atomicAdd(&above, 1);
-            else if (x == kth)
-                atomicAdd(&equal, 1);
-        }
-        __syncthreads();
+        uint32_t x[LOADS][4], own = 0, all;
+        load_scores(a, r, piece, n, x);
+#pragma unroll
+        for (int i = 0; i < LOADS; i++)
+            own += tally_of(x[i], kth);
+        (void)sum_before(own, &all);
         if (threadIdx.x == 0) {
-            a.tally[0][r * a.pieces + piece] = above;
-            a.tally[1][r * a.pieces + piece] = equal;
+            a.tally[0][r * a.pieces + piece] = (int32_t)(all & 0xffff);
+            a.tally[1][r * a.pieces + piece] = (int32_t)(all >> 16);
         }
-        __syncthreads();
+    }
+    if (!last_block(a, r, ROUNDS, blocks_of(n, PIECE)))
+        return;
+    /* Tallies become sums over the pieces before. */
+    int64_t pieces = (n + PIECE - 1) / PIECE;
+    for (int kind = 0; kind < 2; kind++) {
+        volatile int32_t *tally = a.tally[kind] + r * a.pieces;
+        uint32_t before = 0, all;
+        for (int64_t p0 = 0; p0 < pieces; p0 += SELECT_THREADS) {
+            int64_t p = p0 + threadIdx.x;
+            uint32_t sum = before + sum_before(p < pieces ? (uint32_t)tally[p] : 0, &all);
+            if (p < pieces)
+                tally[p] = (int32_t)sum;
+            before += all;
+        }
     }
 }
 
-enum { PLACE_THREADS = 1024 };
-
-/* Tallies become sums over the pieces before.  A block per row and kind. */
-static __global__ void place_kernel(select_args a)
-{
-    __shared__ int32_t sums[PLACE_THREADS];
-    int64_t r = blockIdx.x, n = (contest(a, r) + PIECE - 1) / PIECE;
-    int32_t *tally = a.tally[blockIdx.y] + r * a.pieces, before = 0;
-    int t = threadIdx.x;
-    for (int64_t p0 = 0; p0 < n; p0 += PLACE_THREADS) {
-        int32_t own = p0 + t < n ? tally[p0 + t] : 0;
-        sums[t] = own;
-        __syncthreads();
-        for (int step = 1; step < PLACE_THREADS; step *= 2) {
-            int32_t add = t >= step ? sums[t - step] : 0;
-            __syncthreads();
-            sums[t] += add;
-            __syncthreads();
-        }
-        if (p0 + t < n)
-            tally[p0 + t] = before + sums[t] - own;
-        before += sums[PLACE_THREADS - 1];
-        __syncthreads();
-    }
-}
-
-/* One warp goes through a piece, so ranks come from ballots. */
-static __global__ void write_kernel(select_args a)
+static __global__ void __launch_bounds__(SELECT_THREADS) write_kernel(select_args a)
 {
     int64_t r = blockIdx.y, row = a.row0 + r, n = contest(a, r);
-    int lane = threadIdx.x % GPU_LANES;
     if (row >= a.step.counts[GPU_ROWS])
         return;
     int32_t *out = a.out + row * a.out_stride;
     if (!n) { /* all that there are */
         n = (int64_t)a.step.pos[row] + 1;
-        for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < a.topk;
-             i += (int64_t)gridDim.x * blockDim.x)
+        for (int64_t i = (int64_t)blockIdx.x * SELECT_THREADS + threadIdx.x; i < a.topk;
+             i += (int64_t)gridDim.x * SELECT_THREADS)
             out[i] = i < n ? (int32_t)i : -1;
         return;
     }
-    row_pick pick = a.pick[r];
-    int warps = blockDim.x / GPU_LANES;
-    for (int64_t piece = (int64_t)blockIdx.x * warps + threadIdx.x / GPU_LANES; piece * PIECE < n;
-         piece += (int64_t)gridDim.x * warps) {
+    uint32_t kth = a.pick[r].prefix;
+    int32_t left = a.pick[r].left;
+    for (int64_t piece = blockIdx.x; piece * PIECE < n; piece += gridDim.x) {
+        uint32_t x[LOADS][4], all;
+        load_scores(a, r, piece, n, x);
         int32_t above = a.tally[0][r * a.pieces + piece];
         int32_t equal = a.tally[1][r * a.pieces + piece];
-        for (int i = 0; i < PIECE; i += GPU_LANES) {
-            int64_t p = piece * PIECE + i + lane;
-            uint32_t x = p < n ? a.score[r * a.context + p] : 0;
-            bool is_above = p < n && x > pick.prefix, is_equal = p < n && x == pick.prefix;
-            uint32_t all_above = __ballot_sync(0xffffffffu, is_above);
-            uint32_t all_equal = __ballot_sync(0xffffffffu, is_equal), below = (1u << lane) - 1;
-            int32_t n_above = above + __popc(all_above & below);
-            int32_t n_equal = equal + __popc(all_equal & below);
-            int32_t taken = n_equal < pick.left ? n_equal : pick.left;
-            if (is_above || (is_equal && n_equal < pick.left))
-                out[n_above + taken] = (int32_t)p;
-            above += __popc(all_above);
-            equal += __popc(all_equal);
+#pragma unroll
+        for (int i = 0; i < LOADS; i++) {
+            uint32_t before = sum_before(tally_of(x[i], kth), &all);
+            int32_t n_above = above + (int32_t)(before & 0xffff);
+            int32_t n_equal = equal + (int32_t)(before >> 16);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                bool is_above = x[i][j] > kth, is_equal = x[i][j] == kth;
+                if (is_above || (is_equal && n_equal < left))
+                    out[n_above + (n_equal < left ? n_equal : left)] =
+                        (int32_t)(piece * PIECE + i * QUAD) + (int32_t)threadIdx.x * 4 + j;
+                n_above += is_above;
+                n_equal += is_equal;
+            }
+            above += (int32_t)(all & 0xffff);
+            equal += (int32_t)(all >> 16);
         }
     }
 }
 
 /* ---- launching ---- */
 
-/* Enough blocks to fill the chip some times over, no more than there is work. */
-static inline unsigned index_blocks(const gpu_queue *q, int64_t pieces, int64_t rows)
+/* Enough blocks of a row to fill the chip `times` over, no more than there is work. */
+static inline unsigned index_blocks(const gpu_queue *q, int64_t work, int64_t rows, int times)
 {
-    int64_t most = 16 * q->processors / rows;
-    return (unsigned)gpu_min(pieces > 0 ? pieces : 1, most > 1 ? most : 1);
+    int64_t most = (int64_t)times * q->processors / rows;
+    return (unsigned)gpu_min(work > 0 ? work : 1, most > 1 ? most : 1);
 }
 
-/* What follows the scores, in two parts: before them, and after. */
-static inline void index_begin(const select_args &a, gpu_queue *q)
-{
-    if (a.context > a.topk)
-        cudaMemsetAsync(a.count, 0, (size_t)(ROUNDS * a.rows * DIGITS) * sizeof *a.count,
-                        q->stream);
-}
-
-static inline void index_end(const select_args &a, gpu_queue *q)
-{
-    unsigned rows = (unsigned)a.rows;
-    dim3 by_piece(index_blocks(q, a.pieces, a.rows), rows);
-    if (a.context > a.topk) {
-        for (int round = 0; round < ROUNDS; round++) {
-            count_kernel<<<by_piece, 256, 0, q->stream>>>(a, round);
-            pick_kernel<<<rows, PICK_THREADS, 0, q->stream>>>(a, round);
-        }
-        tally_kernel<<<by_piece, 256, 0, q->stream>>>(a);
-        place_kernel<<<dim3(rows, 2), PLACE_THREADS, 0, q->stream>>>(a);
-    }
-    write_kernel<<<by_piece, 128, 0, q->stream>>>(a);
-    gpu_launched(q);
-}
-
+/* Ints of a row's scratch: scores, counts, the pick, tallies. */
 static inline int64_t index_row_ints(int64_t context)
 {
-    return context + ROUNDS * DIGITS + 2 + 2 * (context + PIECE - 1) / PIECE + 2;
+    int64_t pieces = (context + PIECE - 1) / PIECE;
+    return pieces * (PIECE + 2) + ROUNDS * DIGITS + (int64_t)(sizeof(row_pick) / sizeof(int32_t));
 }
 
 static inline int64_t index_pass_rows(int64_t context, int64_t max_rows)
 {
     int64_t fit = INDEX_SCRATCH / (index_row_ints(context) * (int64_t)sizeof(int32_t));
-    return fit < 1 ? 1 : fit < max_rows ? fit : max_rows;
+    return fit < 1 ? 1 : gpu_min(fit, max_rows);
 }
 
 /* The arguments of a call, but for the pass; *most: rows of a pass. */
@@ -285,17 +318,43 @@ static inline select_args index_args_of(const fl_call *call, const fl_step *step
     a.item_bytes = pool->item_bytes;
     a.heads = (int)in[FL_INDEX_Q].type.dim[0];
     a.d = (int)in[FL_INDEX_Q].type.dim[1];
+    a.scales_at = fl_cache_scales_at(a.d);
     a.topk = (int)call->attr[FL_INDEX_SELECT_TOPK].i;
     a.scale = (float)call->attr[FL_INDEX_SELECT_SCALE].f;
     a.context = q->max_context;
     a.pieces = (a.context + PIECE - 1) / PIECE;
     *most = index_pass_rows(a.context, step->n_rows);
     a.score = (uint32_t *)shared;
-    a.count = a.score + *most * a.context;
-    a.pick = (row_pick *)(a.count + *most * ROUNDS * DIGITS);
-    a.tally[0] = (int32_t *)(a.pick + *most);
+    a.count = a.score + *most * a.pieces * PIECE;
+    a.tally[0] = (int32_t *)((row_pick *)(a.count + *most * ROUNDS * DIGITS) + *most);
     a.tally[1] = a.tally[0] + *most * a.pieces;
     return a;
+}
+
+/* A kernel's run; HOW::score<F>(a, q) launches what scores keys of format F. */
+template <typename HOW>
+static void index_run(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
+{
+    (void)phase;
+    gpu_queue *q = (gpu_queue *)worker->queue;
+    int64_t most;
+    select_args a = index_args_of(call, step, q, worker->shared, &most);
+    for (; a.row0 < step->n_rows; a.row0 += a.rows) {
+        a.rows = gpu_min(step->n_rows - a.row0, most);
+        dim3 grid(index_blocks(q, a.pieces, a.rows, 8), (unsigned)a.rows);
+        if (a.context > a.topk) {
+            a.pick = (row_pick *)(a.count + a.rows * ROUNDS * DIGITS);
+            cudaMemsetAsync(a.count, 0,
+                            (size_t)a.rows * (ROUNDS * DIGITS * sizeof *a.count + sizeof *a.pick),
+                            q->stream);
+            GPU_FOR_CACHE(call->in[FL_INDEX_KEYS].type.dtype, HOW::template score<F>(a, q));
+            for (int round = 1; round < ROUNDS; round++)
+                count_kernel<<<grid, SELECT_THREADS, 0, q->stream>>>(a, round);
+            tally_kernel<<<grid, SELECT_THREADS, 0, q->stream>>>(a);
+        }
+        write_kernel<<<grid, SELECT_THREADS, 0, q->stream>>>(a);
+        gpu_launched(q);
+    }
 }
 
 static inline void index_scratch(const fl_node_view *n, const fl_limits *limits, size_t *per_worker,

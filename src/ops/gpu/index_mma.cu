@@ -1,203 +1,324 @@
-/* index_select with scores on matrix units (index.h).  Queries and keys become three BF16 parts
- * each, of which the six greatest products are summed, as exact as float32.
+/* index_select with scores on matrix units (index.h).  Float32 keys and all queries become BF16 parts,
+ * whose greatest products are summed (parts.h); BF16 keys are one part; 8-bit codes meet queries
+ * rounded to such codes, in whole numbers.
  *
- * A warp takes 16 keys at a time straight from the cache to its registers; the parts of the queries
- * of the row lie in shared memory.  A key that holds an infinity is scored in plain arithmetic,
- * because the parts of infinity are no numbers. */
+ * A warp takes 32 keys at a time, straight from memory to registers: each lane loads 16 bytes of four
+ * keys in turn, and queries lie in shared memory in the order that this gives.  BF16 parts have no
+ * room for infinities; a key with one, or with NaN, is scored again in plain arithmetic. */
 #include "ops/gpu/index.h"
 #include "ops/gpu/parts.h"
 
-enum { WARPS = 4, THREADS = WARPS * GPU_LANES, KEYS = 16, STEP = 16, MAX_STEPS = 8 };
-enum { MAX_TILES = 4 /* of 16 heads */ };
+enum { WARPS = 8, ROWS = 4, KEYS = 8 * ROWS, MAX_COLS = 8, MAX_D = 128 };
 
-/* The parts of 16 heads and 16 elements as the lanes want them. */
+/* A lane's 16 bytes of a key of format F hold SPAN elements, which STEPS matrix products take. */
+template <int F> struct form {
+    enum {
+        SPAN = F == FL_F32 ? 4 : F == FL_BF16 ? 8 : 16,
+        STEPS = F == FL_F32 ? 1 : 2,
+        KEY_PARTS = F == FL_F32 ? 3 : 1,
+        QUERY_PARTS = F == FL_I8 ? 1 : 3,
+        LOADS = F == FL_BF16 ? 4 : 2, /* pieces of a key that are loaded at once, */
+        TURNS = F == FL_F32 ? 4 : 1   /* so many times */
+    };
+};
+
+/* What a product takes of 8 queries: two registers of each lane. */
 typedef struct query_part {
-    uint4 lane[GPU_LANES];
+    uint2 lane[GPU_LANES];
 } query_part;
 
-static __device__ inline bool finite4(float4 x)
+/* Queries of a row: [piece][step][column of 8 heads][part]. */
+template <int F, int COLS>
+static __device__ inline query_part &query_at(query_part *queries, int piece, int step, int col,
+                                              int part)
 {
-    return fabsf(x.x) < INFINITY && fabsf(x.y) < INFINITY && fabsf(x.z) < INFINITY &&
-           fabsf(x.w) < INFINITY;
+    return queries[((piece * form<F>::STEPS + step) * COLS + col) * form<F>::QUERY_PARTS + part];
 }
 
-static __device__ inline float4 query4(const select_args &a, int64_t row, int head, int d)
+static __device__ inline void mma_codes(int32_t d[4], const uint32_t a[4], uint2 b)
 {
-    const float *q = a.q.p + row * a.q.stride + (int64_t)head * a.d + d;
-    return head < a.heads ? make_float4(q[0], q[1], q[2], q[3]) : make_float4(0, 0, 0, 0);
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y));
 }
 
-/* Writes the parts of all queries of a row; true when all of them are finite. */
-static __device__ bool stage_queries(const select_args &a, int64_t row, int tiles, int steps,
-                                     query_part *to)
+/* Writes a row's queries and the weights of its heads.  A warp does 8 heads: a lane has those
+ * elements of one that it is to multiply. */
+template <int F, int COLS>
+static __device__ void stage_queries(const select_args &a, int64_t row, query_part *queries,
+                                     float *weight)
 {
-    bool finite = true;
-    for (int i = threadIdx.x; i < tiles * steps * GPU_LANES; i += THREADS) {
-        int lane = i % GPU_LANES, step = i / GPU_LANES % steps, tile = i / GPU_LANES / steps;
-        int head = tile * 16 + lane / 4, d = step * STEP + lane % 4 * 4;
-        float4 x = query4(a, row, head, d), y = query4(a, row, head + 8, d);
-        parts4 g = parts_of(x), h = parts_of(y);
-        finite = finite && finite4(x) && finite4(y);
-        for (int p = 0; p < 3; p++)
-            to[(tile * steps + step) * 3 + p].lane[lane] =
-                make_uint4(g.lo[p], h.lo[p], g.hi[p], h.hi[p]);
+    enum { SPAN = form<F>::SPAN, STEPS = form<F>::STEPS, PIECES = form<F>::LOADS * form<F>::TURNS };
+    int lane = threadIdx.x % GPU_LANES, g = lane / 4, t4 = lane % 4;
+    for (int col = threadIdx.x / GPU_LANES; col < COLS; col += WARPS) {
+        int head = 8 * col + g;
+        const float *q = a.q.p + row * a.q.stride + (int64_t)head * a.d;
+        float x[PIECES][SPAN], factor = 1;
+        uint32_t top = 0;
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+#pragma unroll
+            for (int j = 0; j < SPAN; j++) {
+                int d = (4 * i + t4) * SPAN + j;
+                x[i][j] = head < a.heads && d < a.d ? q[d] : 0;
+                top = max(top, magnitude_bits(x[i][j]));
+            }
+        }
+        if (F == FL_I8) {
+            for (int i = 1; i < 4; i *= 2)
+                top = max(top, __shfl_xor_sync(0xffffffffu, top, i, GPU_LANES));
+            cache_group group = cache_group_of<FL_I8>(top);
+            factor = group.scale;
+#pragma unroll
+            for (int i = 0; i < PIECES; i++) {
+                uint32_t word[SPAN / 4] = {};
+#pragma unroll
+                for (int j = 0; j < SPAN; j++)
+                    word[j / 4] |= (uint32_t)cache_encode<FL_I8>(group, x[i][j]) << (j % 4 * 8);
+#pragma unroll
+                for (int s = 0; s < STEPS; s++)
+                    query_at<F, COLS>(queries, i, s, col, 0).lane[lane] =
+                        make_uint2(word[2 * s % (SPAN / 4)], word[(2 * s + 1) % (SPAN / 4)]);
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < PIECES; i++) {
+#pragma unroll
+                for (int s = 0; s < STEPS; s++) {
+                    const float *of = &x[i][4 * s % SPAN];
+                    parts4 p = parts_of(make_float4(of[0], of[1], of[2], of[3]));
+#pragma unroll
+                    for (int k = 0; k < form<F>::QUERY_PARTS; k++)
+                        query_at<F, COLS>(queries, i, s, col, k).lane[lane] =
+                            make_uint2(p.lo[k], p.hi[k]);
+                }
+            }
+        }
+        if (t4 == 0)
+            weight[head] =
+                head < a.heads ? a.scale * a.w.p[row * a.w.stride + head] * factor : 0;
     }
-    return __syncthreads_and(finite);
 }
 
 /* The score of one position by a whole warp, in plain arithmetic. */
-static __device__ float plain_score(const select_args &a, int64_t row, const float *key)
+template <int F>
+static __device__ float plain_score(const select_args &a, int64_t row, const unsigned char *key)
 {
     float score = 0;
     for (int h = 0; h < a.heads; h++) {
         const float *q = a.q.p + row * a.q.stride + (int64_t)h * a.d;
         float dot = 0;
         for (int d = threadIdx.x % GPU_LANES; d < a.d; d += GPU_LANES)
-            dot = fmaf(q[d], key[d], dot);
+            dot = fmaf(q[d], cache_code<F>(key, d), dot);
         dot = lanes_sum(dot);
         score = fmaf(a.scale * a.w.p[row * a.w.stride + h], dot < 0 ? 0 : dot, score);
     }
     return score;
 }
 
-/* STEPS: sums of 16 elements in a key; TILES: of 16 heads. */
-template <int STEPS, int TILES>
-static __global__ void __launch_bounds__(THREADS) score_kernel(select_args a)
+/* dot[tile][col] += the products of 16 keys each with 8 heads, over one piece of their length;
+ * key[2 tile]: keys g of the tile, key[2 tile + 1]: keys g + 8. */
+template <int F, int COLS>
+static __device__ inline void multiply(float dot[ROWS / 2][COLS][4], const uint4 key[ROWS],
+                                       query_part *queries, int piece)
 {
+    int lane = threadIdx.x % GPU_LANES;
+    parts4 part[ROWS];
+#pragma unroll
+    for (int i = 0; i < ROWS && F == FL_F32; i++)
+        part[i] = parts_of(make_float4(__uint_as_float(key[i].x), __uint_as_float(key[i].y),
+                                       __uint_as_float(key[i].z), __uint_as_float(key[i].w)));
+#pragma unroll
+    for (int n = 0; n < COLS; n++) {
+        float sum[ROWS / 2][4] = {};
+#pragma unroll
+        for (int s = 0; s < form<F>::STEPS; s++) {
+            uint2 q[3];
+#pragma unroll
+            for (int k = 0; k < 3; k++)
+                q[k] = query_at<F, COLS>(queries, piece, s, n, k).lane[lane];
+#pragma unroll
+            for (int order = 2; order >= 0; order--) { /* the least products first */
+#pragma unroll
+                for (int k = 0; k <= order && k < form<F>::KEY_PARTS; k++) {
+#pragma unroll
+                    for (int i = 0; i < ROWS / 2; i++) {
+                        const uint4 &g = key[2 * i], &h = key[2 * i + 1];
+                        const parts4 &pg = part[2 * i], &ph = part[2 * i + 1];
+                        const uint32_t of[4] = {
+                            F == FL_F32 ? pg.lo[k] : s ? g.z : g.x,
+                            F == FL_F32 ? ph.lo[k] : s ? h.z : h.x,
+                            F == FL_F32 ? pg.hi[k] : s ? g.w : g.y,
+                            F == FL_F32 ? ph.hi[k] : s ? h.w : h.y,
+                        };
+                        mma(sum[i], of, q[order - k].x, q[order - k].y);
+                    }
+                }
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < ROWS / 2; i++) {
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                dot[i][n][j] += sum[i][j];
+        }
+    }
+}
+
+/* The same for codes; whole numbers of up to 24 bits are floats too. */
+template <int COLS>
+static __device__ inline void multiply_codes(int32_t dot[ROWS / 2][COLS][4], const uint4 key[ROWS],
+                                             query_part *queries, int piece)
+{
+    int lane = threadIdx.x % GPU_LANES;
+#pragma unroll
+    for (int n = 0; n < COLS; n++) {
+#pragma unroll
+        for (int s = 0; s < 2; s++) {
+            uint2 q = query_at<FL_I8, COLS>(queries, piece, s, n, 0).lane[lane];
+#pragma unroll
+            for (int i = 0; i < ROWS / 2; i++) {
+                const uint4 &g = key[2 * i], &h = key[2 * i + 1];
+                const uint32_t of[4] = {s ? g.z : g.x, s ? h.z : h.x, s ? g.w : g.y,
+                                        s ? h.w : h.y};
+                mma_codes(dot[i][n], of, q);
+            }
+        }
+    }
+}
+
+/* COLS: of 8 heads. */
+template <int F, int COLS>
+static __global__ void __launch_bounds__(SELECT_THREADS, COLS > 4 ? 1 : 2)
+    score_kernel(select_args a)
+{
+    typedef form<F> how;
+    enum { LOADS = how::LOADS };
     extern __shared__ __align__(16) query_part queries[];
-    __shared__ float weight[TILES * 16];
+    __shared__ uint32_t n_of[DIGITS];
+    __shared__ float weight[8 * COLS];
     int lane = threadIdx.x % GPU_LANES, warp = threadIdx.x / GPU_LANES, g = lane / 4, t4 = lane % 4;
     int64_t r = blockIdx.y, row = a.row0 + r, n = contest(a, r);
-    int64_t first = ((int64_t)blockIdx.x * WARPS + warp) * KEYS;
     if ((int64_t)blockIdx.x * WARPS * KEYS >= n)
         return;
     const gpu_seq seq = a.step.seqs[a.step.row_seq[row]];
-    for (int h = threadIdx.x; h < TILES * 16; h += THREADS)
-        weight[h] = h < a.heads ? a.scale * a.w.p[row * a.w.stride + h] : 0;
-    bool plain = !stage_queries(a, row, TILES, STEPS, queries);
-    for (int64_t k0 = first; k0 < n; k0 += (int64_t)gridDim.x * WARPS * KEYS) {
-        /* All 16 keys are of one page. */
+    uint32_t *scores = a.score + r * a.pieces * PIECE;
+    int bytes = a.d * (16 / how::SPAN);
+    stage_queries<F, COLS>(a, row, queries, weight);
+    clear_digits(n_of);
+    for (int64_t k0 = ((int64_t)blockIdx.x * WARPS + warp) * KEYS; k0 < n;
+         k0 += (int64_t)gridDim.x * WARPS * KEYS) {
+        /* All keys are of one page. */
         const unsigned char *keys = a.base + step_item(a.step, seq, k0) * a.item_bytes;
-        float4 x[STEPS][2];
-        uint32_t odd[2]; /* lanes that hold something else than finite numbers */
+        float dot[ROWS / 2][COLS][4] = {}, factor[ROWS];
+        int32_t whole[ROWS / 2][COLS][4] = {};
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            bool finite = true;
-            int key = 8 * i + g;
-            const float *from = (const float *)(keys + key * a.item_bytes) + 4 * t4;
-            bool is = k0 + key < n;
+        for (int turn = 0; turn < how::TURNS; turn++) {
+            uint4 x[LOADS][ROWS];
 #pragma unroll
-            for (int s = 0; s < STEPS; s++) {
-                x[s][i] = is ? *(const float4 *)(from + s * STEP) : make_float4(0, 0, 0, 0);
-                finite = finite && finite4(x[s][i]);
+            for (int i = 0; i < LOADS; i++) {
+                int at = (turn * LOADS + i) * 64 + 16 * t4;
+#pragma unroll
+                for (int j = 0; j < ROWS; j++)
+                    x[i][j] = k0 + 8 * j + g < n && at < bytes
+                                  ? __ldg((const uint4 *)(keys + (8 * j + g) * a.item_bytes + at))
+                                  : make_uint4(0, 0, 0, 0);
             }
-            odd[i] = __ballot_sync(0xffffffffu, plain || !finite);
+#pragma unroll
+            for (int j = 0; j < ROWS && F == FL_I8; j++)
+                factor[j] = k0 + 8 * j + g < n ? *(const float *)(keys + (8 * j + g) * a.item_bytes +
+                                                                  a.scales_at)
+                                               : 0;
+#pragma unroll
+            for (int i = 0; i < LOADS; i++) {
+                if constexpr (F == FL_I8)
+                    multiply_codes<COLS>(whole, x[i], queries, turn * LOADS + i);
+                else
+                    multiply<F, COLS>(dot, x[i], queries, turn * LOADS + i);
+            }
         }
-        float dot[TILES][2][4] = {};
+        /* This lane has, of each tile and column, keys g and g + 8 and heads 2 t and 2 t + 1. */
+        uint32_t odd[ROWS];
 #pragma unroll
-        for (int s = 0; s < STEPS; s++) {
-            parts4 key[2] = {parts_of(x[s][0]), parts_of(x[s][1])};
+        for (int j = 0; j < ROWS; j++) {
+            float score = 0, trace = 0;
 #pragma unroll
-            for (int i = 0; i < TILES; i++) {
-                parts4 qg, qh;
+            for (int i = 0; i < COLS; i++) {
+                float2 by = *(const float2 *)&weight[8 * i + 2 * t4];
 #pragma unroll
-                for (int p = 0; p < 3; p++) {
-                    uint4 q = queries[(i * STEPS + s) * 3 + p].lane[lane];
-                    qg.lo[p] = q.x;
-                    qh.lo[p] = q.y;
-                    qg.hi[p] = q.z;
-                    qh.hi[p] = q.w;
+                for (int c = 0; c < 2; c++) {
+                    float u = F == FL_I8 ? (float)whole[j / 2][i][j % 2 * 2 + c]
+                                         : dot[j / 2][i][j % 2 * 2 + c];
+                    score = fmaf(c ? by.y : by.x, u < 0 ? 0 : u, score);
+                    trace = fmaf(u, 0, trace); /* NaN when one of them is not finite */
                 }
-                add_products<2>(dot[i], qg, qh, key);
+            }
+            for (int i = 1; i < 4; i *= 2)
+                score += __shfl_xor_sync(0xffffffffu, score, i, GPU_LANES);
+            odd[j] = F == FL_I8 ? 0 : __ballot_sync(0xffffffffu, trace != 0);
+            int64_t at = k0 + 8 * j + g;
+            if (t4 == 0 && at < n && !(odd[j] >> (4 * g) & 15)) {
+                uint32_t y = ordered(F == FL_I8 ? factor[j] * score : score);
+                scores[at] = y;
+                atomicAdd(&n_of[digit_of(y, 0)], 1u);
             }
         }
-        /* This lane has, of each tile, heads g and g + 8 and keys 2 t and 2 t + 1 of each half. */
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-#pragma unroll
-            for (int c = 0; c < 2; c++) {
-                float score = 0;
-#pragma unroll
-                for (int i = 0; i < TILES; i++) {
-                    float u = dot[i][half][c], v = dot[i][half][c + 2];
-                    score = fmaf(weight[16 * i + g], u < 0 ? 0 : u, score);
-                    score = fmaf(weight[16 * i + g + 8], v < 0 ? 0 : v, score);
-                }
-                for (int i = 4; i < GPU_LANES; i *= 2)
-                    score += __shfl_xor_sync(0xffffffffu, score, i, GPU_LANES);
-                int64_t at = k0 + 8 * half + 2 * t4 + c;
-                if (g == 0 && at < n)
-                    a.score[r * a.context + at] = ordered(score);
-            }
-        }
-        if (odd[0] | odd[1]) {
-            __syncwarp();
-            for (int i = 0; i < KEYS && k0 + i < n; i++) {
-                if (!(odd[i / 8] >> (i % 8 * 4) & 15))
+        for (int j = 0; j < ROWS; j++) {
+            for (int i = 0; i < 8 && odd[j]; i++) {
+                int64_t at = k0 + 8 * j + i;
+                if (at >= n || !(odd[j] >> (4 * i) & 15))
                     continue;
-                float s = plain_score(a, row, (const float *)(keys + i * a.item_bytes));
-                if (lane == 0)
-                    a.score[r * a.context + k0 + i] = ordered(s);
+                uint32_t y = ordered(plain_score<F>(a, row, keys + (8 * j + i) * a.item_bytes));
+                if (lane == 0) {
+                    scores[at] = y;
+                    atomicAdd(&n_of[digit_of(y, 0)], 1u);
+                }
             }
         }
     }
+    add_digits(a, r, 0, n_of, blocks_of(n, WARPS * KEYS));
 }
 
-template <int STEPS, int TILES> static void score(const select_args &a, gpu_queue *q)
+template <int F, int COLS> static void score_keys(const select_args &a, gpu_queue *q)
 {
-    size_t shared = sizeof(query_part) * 3 * STEPS * TILES;
-    int64_t pieces = (a.context + WARPS * KEYS - 1) / (WARPS * KEYS);
-    dim3 grid(index_blocks(q, pieces, a.rows), (unsigned)a.rows);
-    gpu_allow_shared(q, score_kernel<STEPS, TILES>, shared);
-    score_kernel<STEPS, TILES><<<grid, THREADS, shared, q->stream>>>(a);
+    size_t shared = sizeof(query_part) * form<F>::LOADS * form<F>::TURNS * form<F>::STEPS * COLS *
+                    form<F>::QUERY_PARTS;
+    int64_t work = (a.context + WARPS * KEYS - 1) / (WARPS * KEYS);
+    dim3 grid(index_blocks(q, work, a.rows, 2), (unsigned)a.rows);
+    gpu_allow_shared(q, score_kernel<F, COLS>, shared);
+    score_kernel<F, COLS><<<grid, SELECT_THREADS, shared, q->stream>>>(a);
 }
 
-template <int STEPS> static void score_heads(const select_args &a, gpu_queue *q)
-{
-    if (a.heads <= 16)
-        score<STEPS, 1>(a, q);
-    else if (a.heads <= 32)
-        score<STEPS, 2>(a, q);
-    else
-        score<STEPS, MAX_TILES>(a, q);
-}
-
-static void run(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
-{
-    (void)phase;
-    gpu_queue *q = (gpu_queue *)worker->queue;
-    int64_t most;
-    select_args a = index_args_of(call, step, q, worker->shared, &most);
-    for (int64_t r = 0; r < step->n_rows; r += most) {
-        a.row0 = r;
-        a.rows = gpu_min(step->n_rows - r, most);
-        index_begin(a, q);
-        if (a.context > a.topk) {
-            if (a.d == 16)
-                score_heads<1>(a, q);
-            else if (a.d == 32)
-                score_heads<2>(a, q);
-            else if (a.d == 64)
-                score_heads<4>(a, q);
+struct matrix_units {
+    template <int F> static void score(const select_args &a, gpu_queue *q)
+    {
+        if constexpr (F != FL_F8_E4M3) {
+            if (a.heads <= 8)
+                score_keys<F, 1>(a, q);
+            else if (a.heads <= 16)
+                score_keys<F, 2>(a, q);
+            else if (a.heads <= 32)
+                score_keys<F, 4>(a, q);
             else
-                score_heads<MAX_STEPS>(a, q);
+                score_keys<F, MAX_COLS>(a, q);
         }
-        index_end(a, q);
     }
-}
+};
 
 static bool fits(const fl_node_view *n)
 {
-    int64_t d = n->in[FL_INDEX_Q]->dim[1];
-    return n->in[FL_INDEX_KEYS]->dtype == FL_F32 && n->in[FL_INDEX_Q]->dim[0] <= 16 * MAX_TILES &&
-           (d == 16 || d == 32 || d == 64 || d == MAX_STEPS * STEP);
+    int64_t heads = n->in[FL_INDEX_Q]->dim[0], d = n->in[FL_INDEX_Q]->dim[1];
+    return heads <= 8 * MAX_COLS && d <= MAX_D &&
+           (n->in[FL_INDEX_KEYS]->dtype != FL_F32 || d % 4 == 0);
 }
 
 static const fl_kernel kernels[] = {{.op = "index_select",
                                      .name = "mma-gpu",
                                      .preference = 2,
                                      .n_phases = 1,
-                                     .run = run,
+                                     .run = index_run<matrix_units>,
                                      .fits = fits,
                                      .scratch = index_scratch}};
 extern const fl_kernel_list gpu_kernels_index_mma = FL_KERNEL_LIST(kernels);

@@ -1,20 +1,21 @@
 /* mla in plain float32 arithmetic (mla.h): whatever the sizes, on any GPU. */
 #include "ops/gpu/mla.h"
 
-enum { THREADS = 256 };
+enum { THREADS = 256, HEADS = 16, KEYS = 16 };
 
-/* WIDE: latent elements of a thread. */
-template <int WIDE> static __global__ void attend_kernel(mla_args a)
+/* F: format of the cache; WIDE: latent elements of a thread. */
+template <int F, int WIDE> static __global__ void attend_kernel(mla_args a)
 {
     extern __shared__ float shared[];
     __shared__ float weight[KEYS][HEADS], shrink[HEADS];
     int whole = a.latent + a.pe, stride = whole + 1, t = threadIdx.x;
     float *qs = shared, *keys = qs + HEADS * whole;
     int64_t r = blockIdx.z, row = a.row0 + r;
-    int head0 = blockIdx.y * HEADS, span = blockIdx.x;
+    int head0 = blockIdx.x * HEADS, span = blockIdx.y;
     if (row >= a.step.counts[GPU_ROWS])
         return;
-    int64_t n_keys = keys_of(a, row), length = span_length(n_keys), visible = a.step.pos[row] + 1;
+    int64_t n_keys = keys_of(a, row), length = span_length(n_keys, a.most_spans);
+    int64_t visible = (int64_t)a.step.pos[row] + 1;
     int64_t begin = span * length, end = begin + length < n_keys ? begin + length : n_keys;
     if (begin >= n_keys)
         return;
@@ -32,10 +33,10 @@ template <int WIDE> static __global__ void attend_kernel(mla_args a)
             int64_t at = k0 + i;
             int64_t pos = at >= end ? -1 : select ? select[at] : at;
             bool there = pos >= 0 && pos < visible;
-            const float *item =
-                there ? (const float *)(a.base + step_item(a.step, seq, pos) * a.item_bytes) : NULL;
+            const unsigned char *item =
+                there ? a.base + step_item(a.step, seq, pos) * a.item_bytes : NULL;
             for (int c = t % GPU_LANES; c < whole; c += GPU_LANES)
-                keys[i * stride + c] = there ? item[c] : 0;
+                keys[i * stride + c] = there ? cache_at<F>(item, a.scales_at, c) : 0;
             if (t % GPU_LANES == 0)
                 keys[i * stride + whole] = there ? 1 : 0;
         }
@@ -96,40 +97,36 @@ template <int WIDE> static __global__ void attend_kernel(mla_args a)
 
 /* ---- launching ---- */
 
-template <int WIDE> static void attend(const mla_args &a, int spans, gpu_queue *q)
+template <int F, int WIDE> static void attend(const mla_args &a, gpu_queue *q)
 {
     int whole = a.latent + a.pe;
     size_t shared = (size_t)(HEADS * whole + KEYS * (whole + 1)) * sizeof(float);
-    gpu_allow_shared(q, attend_kernel<WIDE>, shared);
-    dim3 grid((unsigned)spans, gpu_blocks(a.heads, HEADS), (unsigned)a.rows);
-    attend_kernel<WIDE><<<grid, THREADS, shared, q->stream>>>(a);
+    gpu_allow_shared(q, attend_kernel<F, WIDE>, shared);
+    dim3 grid(gpu_blocks(a.heads, HEADS), (unsigned)a.spans, (unsigned)a.rows);
+    attend_kernel<F, WIDE><<<grid, THREADS, shared, q->stream>>>(a);
 }
 
-template <int T> static void one_pass(const mla_args &a, gpu_queue *q)
-{
-    mla_absorb<T>(a, q);
-    if (a.latent <= THREADS)
-        attend<1>(a, a.spans, q);
-    else if (a.latent <= 2 * THREADS)
-        attend<2>(a, a.spans, q);
-    else
-        attend<4>(a, a.spans, q);
-    mla_merge<T>(a, q);
-    gpu_launched(q);
-}
-
-static void run(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
-{
-    (void)phase;
-    gpu_queue *q = (gpu_queue *)worker->queue;
-    int64_t most;
-    mla_args a = mla_args_of(call, step, q, worker->shared, &most);
-    for (int64_t r = 0; r < step->n_rows; r += most) {
-        a.row0 = r;
-        a.rows = gpu_min(step->n_rows - r, most);
-        GPU_FOR_DTYPE(call->in[FL_MLA_KV_B].type.dtype, one_pass<T>(a, q));
+struct plain {
+    template <int T> static void absorb(const mla_args &a, gpu_queue *q)
+    {
+        mla_absorb<T>(a, q);
     }
-}
+
+    template <int T> static void merge(const mla_args &a, gpu_queue *q)
+    {
+        mla_merge<T>(a, q);
+    }
+
+    template <int F> static void attend(const mla_args &a, gpu_queue *q)
+    {
+        if (a.latent <= THREADS)
+            ::attend<F, 1>(a, q);
+        else if (a.latent <= 2 * THREADS)
+            ::attend<F, 2>(a, q);
+        else
+            ::attend<F, 4>(a, q);
+    }
+};
 
 static bool fits(const fl_node_view *n)
 {
@@ -141,7 +138,7 @@ static const fl_kernel kernels[] = {{.op = "mla",
                                      .name = "absorbed-gpu",
                                      .preference = 1,
                                      .n_phases = 1,
-                                     .run = run,
+                                     .run = mla_run<plain>,
                                      .fits = fits,
                                      .scratch = mla_scratch}};
 extern const fl_kernel_list gpu_kernels_mla = FL_KERNEL_LIST(kernels);

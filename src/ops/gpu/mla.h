@@ -2,18 +2,20 @@
  * chip by (row, group of heads, span of keys).
  *
  *   absorb    q' = scale * (UK^T q_nope, q_pe) per row and head
- *   attend    a span of keys for 16 heads: running softmax over blocks of 16 keys
- *   merge     the spans of a row in ascending order, then UV times the latent result
+ *   attend    a span of keys for a group of heads: running softmax over blocks of keys
+ *   merge     the spans of a row, then UV times the latent result
  *
- * Spans have 64 keys, or so many more that a row has 64 of them; blocks and spans are counted from
- * the row's first key, so a row's sums depend on its number of keys alone.  With a selection the
- * keys are its entries; those that are no visible position are passed over. */
+ * How a row's keys are cut into spans depends on the shapes and on its number of keys alone, so its
+ * sums do too.  Rows in whole blocks of the chunk grid (step.h) fill the chip by themselves: they
+ * have one span.  With a selection the keys are its entries; those that are no visible position are
+ * passed over. */
 #ifndef FL_OPS_GPU_MLA_H
 #define FL_OPS_GPU_MLA_H
 
-#include "ops/gpu/weights.h"
+#include "ops/gpu/cache.h"
 
-enum { HEADS = 16, KEYS = 16, SPAN = 64, MAX_SPANS = 64, MAX_LATENT = 1024 };
+enum { SPAN = 64, MAX_SPANS = 256, MAX_LATENT = 1024, FEW_HEADS = 16 };
+enum { MLA_BLOCKS = 132 /* that a row with many keys is spread over, at least */ };
 static const int64_t MLA_SCRATCH = (int64_t)256 << 20;
 
 typedef struct mla_args {
@@ -23,10 +25,11 @@ typedef struct mla_args {
     int64_t select_stride;
     gpu_weight kv_b;
     const unsigned char *base;
-    int64_t item_bytes;
+    int64_t item_bytes, scales_at; /* bytes of a cached row; before its factors */
     int heads, nope, pe, dv, latent, n_select;
     float scale;
     int64_t row0, rows; /* of the pass */
+    int most_spans;     /* that a row of this shape may have; 1: rows of whole blocks */
     int spans;          /* room for so many in `partial` */
     float *query;       /* [rows][heads][latent + pe] */
     float *partial;     /* [rows][heads][spans][latent + 2]: maximum, sum, values */
@@ -38,24 +41,34 @@ static __device__ inline int64_t keys_of(const mla_args &a, int64_t row)
     return a.select ? a.n_select : (int64_t)a.step.pos[row] + 1;
 }
 
-static __host__ __device__ inline int64_t span_length(int64_t keys)
+static inline int most_spans(int64_t heads)
 {
-    int64_t span = SPAN;
-    while ((keys + span - 1) / span > MAX_SPANS)
-        span *= 2;
-    return span;
+    int64_t groups = (heads + 2 * FEW_HEADS - 1) / (2 * FEW_HEADS);
+    if (heads <= FEW_HEADS)
+        return MAX_SPANS;
+    return groups < MLA_BLOCKS / 2 ? (int)(MLA_BLOCKS / groups) : 2;
 }
 
-static __host__ __device__ inline int spans_of(int64_t keys)
+/* Keys of a span: whole turns of SPAN / 2. */
+static __host__ __device__ inline int64_t span_length(int64_t keys, int most)
 {
-    int64_t span = span_length(keys);
+    const int64_t turn = SPAN / 2, least = SPAN;
+    if (most == 1)
+        return keys;
+    int64_t span = ((keys + most - 1) / most + turn - 1) / turn * turn;
+    return span < least ? least : span;
+}
+
+static __host__ __device__ inline int spans_of(int64_t keys, int most)
+{
+    int64_t span = span_length(keys, most);
     return (int)((keys + span - 1) / span);
 }
 
 /* The most spans that a row of up to so many keys can have. */
-static inline int span_room(int64_t keys)
+static inline int span_room(int64_t keys, int most)
 {
-    return keys > (int64_t)SPAN * MAX_SPANS ? MAX_SPANS : (int)((keys + SPAN - 1) / SPAN);
+    return keys > (int64_t)SPAN * most ? most : (int)((keys + SPAN - 1) / SPAN);
 }
 
 /* ---- absorb ---- */
@@ -80,7 +93,7 @@ template <int T> static __global__ void absorb_kernel(mla_args a)
     __syncthreads();
     if (c < a.latent) {
         float acc[ABSORB_ROWS] = {};
-#pragma unroll 8
+#pragma unroll 32
         for (int d = 0; d < a.nope; d++) {
             float w = weight_at<T>(a.kv_b, 0, (int64_t)head * (a.nope + a.dv) + d, c);
 #pragma unroll
@@ -109,9 +122,10 @@ template <int T> static inline __host__ __device__ int merge_room(int latent)
 
 /* ---- merge ---- */
 
-enum { MERGE_THREADS = 256, MERGE_OUT = 4 };
+enum { MERGE_THREADS = 512, MERGE_OUT = 4 };
 
-template <int T, bool WHOLE> static __global__ void merge_kernel(mla_args a)
+template <int T, bool WHOLE>
+static __global__ void __launch_bounds__(MERGE_THREADS) merge_kernel(mla_args a)
 {
     extern __shared__ float value[]; /* [latent], spread over lanes */
     __shared__ float part[MAX_SPANS];
@@ -119,21 +133,24 @@ template <int T, bool WHOLE> static __global__ void merge_kernel(mla_args a)
     int head = blockIdx.y, lane = threadIdx.x % GPU_LANES;
     if (row >= a.step.counts[GPU_ROWS])
         return;
-    int n = spans_of(keys_of(a, row));
+    int n = spans_of(keys_of(a, row), a.most_spans);
     const float *from = a.partial + (r * a.heads + head) * a.spans * stride;
     float high = -INFINITY, sum = 0;
-    for (int s = 0; s < n; s++)
+    for (int s = lane; s < n; s += GPU_LANES)
         high = fmaxf(high, from[s * stride]);
+    high = lanes_max(high);
     float zero = high == -INFINITY ? 0 : high;
-    for (int s = 0; s < n; s++) {
+    for (int s = lane; s < n; s += GPU_LANES) {
         float p = expf(from[s * stride] - zero);
-        sum += p * from[s * stride + 1];
-        if (threadIdx.x == 0)
+        sum = fmaf(p, from[s * stride + 1], sum);
+        if (threadIdx.x < GPU_LANES)
             part[s] = p;
     }
+    sum = lanes_sum(sum);
     __syncthreads();
     for (int c = threadIdx.x; c < merge_room<T>(a.latent); c += MERGE_THREADS) {
         float v = 0;
+#pragma unroll 16
         for (int s = 0; s < n && c < a.latent; s++)
             v = fmaf(part[s], from[s * stride + 2 + c], v);
         value[spread<T>(c)] = sum == 0 ? 0 : v / sum * lacking<T>();
@@ -180,12 +197,11 @@ static inline int64_t mla_row_bytes(int64_t heads, int64_t latent, int64_t pe, i
 static inline int64_t mla_pass_rows(int64_t bytes, int64_t max_rows)
 {
     int64_t fit = MLA_SCRATCH / bytes;
-    return fit < 1 ? 1 : fit < max_rows ? fit : max_rows;
+    return fit < 1 ? 1 : gpu_min(fit, max_rows);
 }
 
-/* The arguments of a call, but for the pass; *most: rows of a pass. */
-static inline mla_args mla_args_of(const fl_call *call, const fl_step *step, const gpu_queue *q,
-                                   void *shared, int64_t *most)
+/* The arguments of a call, but for the pass. */
+static inline mla_args mla_args_of(const fl_call *call, const fl_step *step, const gpu_queue *q)
 {
     const fl_arg *in = call->in;
     const fl_state_pool *pool = &step->states[in[FL_MLA_CACHE].type.state];
@@ -206,13 +222,51 @@ static inline mla_args mla_args_of(const fl_call *call, const fl_step *step, con
     a.nope = (int)(a.kv_b.n / a.heads - a.dv);
     a.pe = (int)in[FL_MLA_Q].type.dim[1] - a.nope;
     a.latent = (int)a.kv_b.k;
+    a.scales_at = fl_cache_scales_at(a.latent + a.pe);
     a.scale = (float)call->attr[FL_MLA_SCALE].f;
-    /* The most keys that a row can have: what every row is given room for. */
-    a.spans = span_room(a.select ? a.n_select : q->max_context);
-    *most = mla_pass_rows(mla_row_bytes(a.heads, a.latent, a.pe, a.spans), step->n_rows);
-    a.query = (float *)shared;
-    a.partial = a.query + *most * a.heads * (a.latent + a.pe);
     return a;
+}
+
+/* Rows [row0, end) of the step, all of whole blocks of the grid or none, in as many passes as they
+ * need. */
+template <typename HOW>
+static void mla_rows(mla_args a, const fl_call *call, int64_t row0, int64_t end, bool whole,
+                     void *shared, gpu_queue *q)
+{
+    a.most_spans = whole ? 1 : most_spans(a.heads);
+    a.spans = span_room(a.select ? a.n_select : q->max_context, a.most_spans);
+    int64_t most = mla_pass_rows(mla_row_bytes(a.heads, a.latent, a.pe, a.spans), end - row0);
+    a.query = (float *)shared;
+    a.partial = a.query + most * a.heads * (a.latent + a.pe);
+    for (a.row0 = row0; a.row0 < end; a.row0 += a.rows) {
+        a.rows = gpu_min(end - a.row0, most);
+        GPU_FOR_DTYPE(call->in[FL_MLA_KV_B].type.dtype, HOW::template absorb<T>(a, q));
+        GPU_FOR_CACHE(call->in[FL_MLA_CACHE].type.dtype, HOW::template attend<F>(a, q));
+        GPU_FOR_DTYPE(call->in[FL_MLA_KV_B].type.dtype, HOW::template merge<T>(a, q));
+        gpu_launched(q);
+    }
+}
+
+/* A kernel's run; HOW launches what it consists of: absorb and merge for weights of format T, attend
+ * for caches of format F. */
+template <typename HOW>
+static void mla_run(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
+{
+    (void)phase;
+    gpu_queue *q = (gpu_queue *)worker->queue;
+    mla_args a = mla_args_of(call, step, q);
+    int64_t done = 0; /* rows before it are queued, or wait for company */
+    for (int32_t i = 0; i < step->n_seqs && step->n_rows != step->n_seqs; i++) {
+        const fl_seq_rows *s = &step->seqs[i];
+        int begin, end;
+        gpu_whole_blocks(s->pos0, s->n_rows, &begin, &end);
+        if (begin == end)
+            continue;
+        mla_rows<HOW>(a, call, done, s->row0 + begin, false, worker->shared, q);
+        done = s->row0 + end;
+        mla_rows<HOW>(a, call, s->row0 + begin, done, true, worker->shared, q);
+    }
+    mla_rows<HOW>(a, call, done, step->n_rows, false, worker->shared, q);
 }
 
 static inline void mla_scratch(const fl_node_view *n, const fl_limits *limits, size_t *per_worker,
@@ -221,10 +275,14 @@ static inline void mla_scratch(const fl_node_view *n, const fl_limits *limits, s
     int64_t heads = n->in[FL_MLA_Q]->dim[0], latent = n->in[FL_MLA_KV_B]->dim[1];
     int64_t pe = n->in[FL_MLA_CACHE]->dim[0] - latent;
     bool selects = n->n_in > FL_MLA_SELECT && n->in[FL_MLA_SELECT];
-    int spans = span_room(selects ? n->in[FL_MLA_SELECT]->dim[0] : limits->max_context);
+    int most = most_spans(heads);
+    int spans = span_room(selects ? n->in[FL_MLA_SELECT]->dim[0] : limits->max_context, most);
     int64_t bytes = mla_row_bytes(heads, latent, pe, spans);
+    int64_t whole = mla_row_bytes(heads, latent, pe, 1);
+    bytes *= mla_pass_rows(bytes, limits->max_rows);
+    whole *= mla_pass_rows(whole, limits->max_rows);
     *per_worker = 0;
-    *shared = (size_t)(bytes * mla_pass_rows(bytes, limits->max_rows));
+    *shared = (size_t)(bytes > whole ? bytes : whole);
 }
 
 #endif

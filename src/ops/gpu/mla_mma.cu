@@ -1,22 +1,43 @@
-/* mla on matrix units.  Queries, cached rows and weights of the softmax are float32 numbers; each
- * becomes three BF16 parts, of which the six greatest products are summed: what is left out is
- * below the last bit of a float32.
+/* mla on matrix units.  A number becomes BF16 numbers: queries and weights of the softmax three, of
+ * which nothing is lost, or one with precision fast; a cached element one, or three where the cache
+ * is float32 and precision is not fast.  Of the products of three with three the six greatest are
+ * taken: what is left out is below the last bit of a float32.
  *
- * A block takes 16 heads and a span of keys, 16 keys at a time, which it brings to shared memory
- * while it works on the 16 before.  Its four warps share the length of the scores' sums and the
- * columns of the values'. */
-#include "ops/gpu/mla.h"
-#include "ops/gpu/parts.h"
+ * A block takes 16 or 32 heads and a span of keys, KEYS of them at a time: their rows come to shared
+ * memory as they are while the ones before are worked on, and are made BF16 numbers there once, which
+ * serve as keys and as values.  Four warps per 16 heads share the length of the scores' sums, whose
+ * queries stay in registers, and the columns of the values. */
+#include "ops/gpu/mla_project.h"
 
-enum { WARPS = 4, THREADS = WARPS * GPU_LANES, STEP = 16 /* elements that a product sums */ };
+enum { TEAM = 4 /* warps per HEADS */, HEADS = 16, KEYS = 32, STEP = 16 };
+enum { GROUPS = 5 /* of FL_CACHE_GROUP elements in a row, at most */ };
 
-/* Sizes in shared memory, in floats. */
-static inline __host__ __device__ int tile_stride(int whole)
+/* What follows from the cache's format F and the parts Q of a query. */
+template <int F, int Q> struct form {
+    enum {
+        PARTS = F == FL_F32 && Q == 3 ? 3 : 1,    /* of a cached element */
+        RAW = F != FL_BF16,                       /* rows are not BF16 numbers as they are */
+        SCALED = F == FL_I8,                      /* codes are multiplied by factors afterwards */
+        SETS = F == FL_I8 ? 4 : 1,                /* of weights: one per group of values */
+        ROOMS = F == FL_BF16 ? 2 : (int)PARTS,    /* planes of KEYS rows */
+    };
+};
+
+/* The fixed part of a block's shared memory. */
+template <int F, int Q, int TILES> struct desk {
+    float partial[TEAM][TILES * HEADS][KEYS + 8];
+    uint16_t weight[form<F, Q>::SETS][Q][TILES * HEADS][KEYS + 8];
+    float factor[GROUPS][KEYS];
+    float shrink[TILES * HEADS], there[2][KEYS];
+};
+
+/* Elements from one row of a plane to the next: rows begin in different banks. */
+static inline __host__ __device__ int pitch_of(int whole)
 {
-    return whole + 4;
+    return whole + 8;
 }
 
-/* The item of the key that this lane looks up, of 16 from entry k0 on; -1: it is none. */
+/* The item of the key that this lane looks up, of KEYS from entry k0 on; -1: it is none. */
 static __device__ inline int64_t look_up(const mla_args &a, const gpu_seq &seq,
                                          const int32_t *select, int64_t k0, int64_t end,
                                          int64_t visible)
@@ -26,223 +47,353 @@ static __device__ inline int64_t look_up(const mla_args &a, const gpu_seq &seq,
     return pos >= 0 && pos < visible ? step_item(a.step, seq, pos) : -1;
 }
 
-/* Starts bringing the 16 keys that the lanes of each warp looked up; there[i]: whether key i is
- * one.
- */
-static __device__ inline void bring_keys(const mla_args &a, int64_t looked, float *tile,
-                                         float *there)
+/* Starts bringing the rows that the lanes of each warp looked up, `bytes` of each, to rows `pitch`
+ * bytes apart; there[i]: whether key i is one.  Rows of no key become zero. */
+template <int WARPS>
+static __device__ inline void bring_rows(const mla_args &a, int64_t looked, unsigned char *to,
+                                         int bytes, int pitch, float *there)
 {
-    int whole = a.latent + a.pe, lane = threadIdx.x % GPU_LANES;
+    int lane = threadIdx.x % GPU_LANES;
     for (int i = threadIdx.x / GPU_LANES; i < KEYS; i += WARPS) {
-        int64_t index = __shfl_sync(0xffffffffu, looked, i, GPU_LANES);
-        float *to = tile + i * tile_stride(whole);
-        const float *item = (const float *)(a.base + index * a.item_bytes);
-        for (int c = 4 * lane; c < whole; c += 4 * GPU_LANES) {
-            if (index >= 0)
-                copy_async(to + c, item + c);
+        int64_t item = __shfl_sync(0xffffffffu, looked, i, GPU_LANES);
+        const unsigned char *from = a.base + item * a.item_bytes;
+        for (int c = 16 * lane; c < bytes; c += 16 * GPU_LANES) {
+            if (item >= 0)
+                copy_async(to + i * pitch + c, from + c);
             else
-                *(float4 *)(to + c) = make_float4(0, 0, 0, 0);
+                *(uint4 *)(to + i * pitch + c) = make_uint4(0, 0, 0, 0);
         }
         if (lane == 0)
-            there[i] = index >= 0 ? 1 : 0;
+            there[i] = item >= 0 ? 1 : 0;
     }
     copies_commit();
 }
 
-/* SCORE_STEPS and VALUE_COLS: at most so many sums of 16 elements and columns of 8 per warp. */
-template <int SCORE_STEPS, int VALUE_COLS>
-static __global__ void __launch_bounds__(THREADS) attend_kernel(mla_args a)
+/* Makes BF16 numbers of the rows that this warp brought. */
+template <int F, int Q, int WARPS>
+static __device__ inline void convert_rows(const mla_args &a, const unsigned char *raw,
+                                           uint16_t *plane, float factor[][KEYS])
 {
-    extern __shared__ __align__(16) float tiles[]; /* two tiles */
-    __shared__ float there[2][KEYS], partial[WARPS][HEADS][KEYS], shrink[HEADS];
-    __shared__ uint32_t weight[3][HEADS][KEYS / 2 + 4];
-    int whole = a.latent + a.pe, stride = tile_stride(whole), t4 = threadIdx.x % 4;
-    int warp = threadIdx.x / GPU_LANES, g = threadIdx.x % GPU_LANES / 4;
+    enum { PARTS = form<F, Q>::PARTS };
+    int lane = threadIdx.x % GPU_LANES, whole = a.latent + a.pe, pitch = pitch_of(whole);
+    for (int i = threadIdx.x / GPU_LANES; i < KEYS; i += WARPS) {
+        const unsigned char *row = raw + i * (int)a.item_bytes;
+        const float *scale = (const float *)(row + a.scales_at);
+        for (int c = 4 * lane; c < whole; c += 4 * GPU_LANES) {
+            uint32_t lo[PARTS], hi[PARTS];
+            if (F == FL_F32) {
+                float4 x = *(const float4 *)(row + 4 * c);
+                pair_parts<PARTS>(x.x, x.y, lo);
+                pair_parts<PARTS>(x.z, x.w, hi);
+            } else {
+                uint32_t codes = *(const uint32_t *)(row + c);
+                float x[4], by = F == FL_I8 ? 1 : scale[c / FL_CACHE_GROUP];
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    x[j] = F == FL_I8 ? (float)(int8_t)(codes >> (8 * j))
+                                      : e4m3_low(codes >> (8 * j) & 0xff) * 256.0f * by;
+                pair_parts<1>(x[0], x[1], lo);
+                pair_parts<1>(x[2], x[3], hi);
+            }
+#pragma unroll
+            for (int p = 0; p < PARTS; p++)
+                *(uint2 *)(plane + (p * KEYS + i) * pitch + c) = make_uint2(lo[p], hi[p]);
+        }
+        if (form<F, Q>::SCALED && lane * FL_CACHE_GROUP < whole)
+            factor[lane][i] = scale[lane];
+    }
+}
+
+/* STEPS and COLS: at most so many sums of 16 elements and columns of 8 per warp. */
+template <int F, int Q, int TILES, int STEPS, int COLS>
+static __global__ void __launch_bounds__(TILES *TEAM *GPU_LANES) attend_kernel(mla_args a)
+{
+    typedef form<F, Q> how;
+    typedef desk<F, Q, TILES> table;
+    enum { WARPS = TILES * TEAM, P = how::PARTS };
+    extern __shared__ __align__(128) unsigned char room[];
+    table &s = *(table *)room;
+    uint16_t *planes = (uint16_t *)(room + sizeof(table));
+    int whole = a.latent + a.pe, pitch = pitch_of(whole), lane = threadIdx.x % GPU_LANES;
+    unsigned char *raw = (unsigned char *)(planes + how::ROOMS * KEYS * pitch);
+    int bytes = how::RAW ? (int)a.item_bytes : whole * 2, raw_pitch = how::RAW ? bytes : pitch * 2;
+    int warp = threadIdx.x / GPU_LANES, part = warp % TEAM, tile = warp / TEAM;
+    int g = lane / 4, t4 = lane % 4;
     int64_t r = blockIdx.z, row = a.row0 + r;
-    int head0 = blockIdx.y * HEADS, span = blockIdx.x;
+    int head0 = blockIdx.x * TILES * HEADS, span = blockIdx.y;
     if (row >= a.step.counts[GPU_ROWS])
         return;
-    int64_t n_keys = keys_of(a, row), length = span_length(n_keys), visible = a.step.pos[row] + 1;
+    int64_t n_keys = keys_of(a, row), length = span_length(n_keys, a.most_spans);
+    int64_t visible = (int64_t)a.step.pos[row] + 1;
     int64_t begin = span * length, end = begin + length < n_keys ? begin + length : n_keys;
     if (begin >= n_keys)
         return;
     const gpu_seq seq = a.step.seqs[a.step.row_seq[row]];
     const int32_t *select = a.select ? a.select + row * a.select_stride : NULL;
-    bring_keys(a, look_up(a, seq, select, begin, end, visible), tiles, there[0]);
+    unsigned char *landing = how::RAW ? raw : (unsigned char *)planes;
+    bring_rows<WARPS>(a, look_up(a, seq, select, begin, end, visible), landing, bytes, raw_pitch,
+                      s.there[0]);
     int64_t ahead = look_up(a, seq, select, begin + KEYS, end, visible);
 
-    /* This warp's share of the queries stays in registers. */
-    int steps = (whole / STEP + WARPS - 1) / WARPS, step0 = warp * steps;
-    int cols = a.latent / 8 / WARPS, col0 = warp * cols;
-    parts4 qg[SCORE_STEPS], qh[SCORE_STEPS];
+    /* This warp's share of its heads' queries. */
+    int steps = (whole / STEP + TEAM - 1) / TEAM, step0 = part * steps;
+    int cols = a.latent / 8 / TEAM, col0 = part * cols, mine = head0 + tile * HEADS + g;
+    uint32_t query[STEPS][Q][4];
 #pragma unroll
-    for (int s = 0; s < SCORE_STEPS; s++) {
-        float4 x = make_float4(0, 0, 0, 0), y = x;
-        int c = (step0 + s) * STEP + 4 * t4;
-        bool is = s < steps && c < whole;
-        if (is && head0 + g < a.heads)
-            x = *(const float4 *)(a.query + (r * a.heads + head0 + g) * whole + c);
-        if (is && head0 + g + 8 < a.heads)
-            y = *(const float4 *)(a.query + (r * a.heads + head0 + g + 8) * whole + c);
-        qg[s] = parts_of(x);
-        qh[s] = parts_of(y);
+    for (int i = 0; i < STEPS; i++) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            int head = mine + j % 2 * 8, c = (step0 + i) * STEP + 2 * t4 + j / 2 * 8;
+            float2 x = make_float2(0, 0);
+            if (i < steps && c < whole && head < a.heads)
+                x = *(const float2 *)(a.query + (r * a.heads + head) * whole + c);
+            uint32_t both[Q];
+            pair_parts<Q>(x.x, x.y, both);
+#pragma unroll
+            for (int p = 0; p < Q; p++)
+                query[i][p][j] = both[p];
+        }
     }
-    float acc[VALUE_COLS][4] = {}, high = -INFINITY, sum = 0;
-    int h = threadIdx.x / 8, pair = threadIdx.x % 8; /* this thread's head and two keys */
+    float acc[COLS][4] = {}, high = -INFINITY, sum = 0;
+    int h = threadIdx.x / 8, own = threadIdx.x % 8 * 4; /* this thread's head and four keys */
+    /* Where this lane's row of the matrices lies: of keys, of values and of weights. */
+    int key_at = (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8;
+    int value_at = (lane / 8 % 2 * 8 + lane % 8) * pitch + lane / 16 * 8;
+    int weight_at = (tile * HEADS + lane % 16) * (KEYS + 8) + lane / 16 * 8;
     int turn = 0;
     for (int64_t k0 = begin; k0 < end; k0 += KEYS, turn = !turn) {
-        const float *tile = tiles + turn * KEYS * stride;
-        if (k0 + KEYS < end) {
-            bring_keys(a, ahead, tiles + !turn * KEYS * stride, there[!turn]);
-            ahead = look_up(a, seq, select, k0 + 2 * KEYS, end, visible);
-            copies_wait<1>();
-        } else {
-            copies_wait<0>();
+        const uint16_t *plane = planes + (how::RAW ? 0 : turn * KEYS * pitch);
+        copies_wait<0>();
+        __syncthreads(); /* the rows are there, and nobody is at the ones before */
+        if (how::RAW) {
+            convert_rows<F, Q, WARPS>(a, raw, planes, s.factor);
+            __syncwarp();
         }
-        __syncthreads();
+        if (k0 + KEYS < end) {
+            bring_rows<WARPS>(a, ahead,
+                              how::RAW ? raw : (unsigned char *)(planes + !turn * KEYS * pitch),
+                              bytes, raw_pitch, s.there[!turn]);
+            ahead = look_up(a, seq, select, k0 + 2 * KEYS, end, visible);
+        }
+        if (how::RAW)
+            __syncthreads();
+
         /* Scores: each warp over its share of the length. */
-        float score[2][4] = {};
+        float score[KEYS / 8][4] = {};
 #pragma unroll
-        for (int s = 0; s < SCORE_STEPS; s++) {
-            int c = (step0 + s) * STEP + 4 * t4;
-            if (s < steps && (step0 + s) * STEP < whole) {
-                const parts4 key[2] = {parts_of(*(const float4 *)(tile + g * stride + c)),
-                                       parts_of(*(const float4 *)(tile + (8 + g) * stride + c))};
-                add_products<2>(score, qg[s], qh[s], key);
+        for (int i = 0; i < STEPS; i++) {
+            int c = (step0 + i) * STEP;
+            if (i >= steps || c >= whole)
+                continue;
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n += 2) {
+                uint32_t key[P][4];
+#pragma unroll
+                for (int p = 0; p < P; p++)
+                    load_matrices(key[p], plane + (p * KEYS + n * 8) * pitch + key_at + c);
+                if (Q == 1 && !how::SCALED) {
+                    multiply<Q, P>(&score[n], query[i], key);
+                    continue;
+                }
+                float add[2][4] = {};
+                multiply<Q, P>(add, query[i], key);
+#pragma unroll
+                for (int m = 0; m < 2; m++) {
+                    float2 by = make_float2(1, 1);
+                    if (how::SCALED)
+                        by = *(const float2 *)&s.factor[c / FL_CACHE_GROUP][8 * (n + m) + 2 * t4];
+#pragma unroll
+                    for (int j = 0; j < 4; j++)
+                        score[n + m][j] = how::SCALED
+                                              ? fmaf(add[m][j], j % 2 ? by.y : by.x, score[n + m][j])
+                                              : score[n + m][j] + add[m][j];
+                }
             }
         }
 #pragma unroll
-        for (int n = 0; n < 2; n++) {
-            partial[warp][g][8 * n + 2 * t4] = score[n][0];
-            partial[warp][g][8 * n + 2 * t4 + 1] = score[n][1];
-            partial[warp][g + 8][8 * n + 2 * t4] = score[n][2];
-            partial[warp][g + 8][8 * n + 2 * t4 + 1] = score[n][3];
+        for (int n = 0; n < KEYS / 8; n++) {
+            float *to = &s.partial[part][tile * HEADS + g][8 * n + 2 * t4];
+            *(float2 *)to = make_float2(score[n][0], score[n][1]);
+            *(float2 *)(to + 8 * (KEYS + 8)) = make_float2(score[n][2], score[n][3]);
         }
         __syncthreads();
-        float x[2], p[2];
-        bool is[2];
+
+        /* The softmax goes on: a thread has four keys of a head. */
+        float x[4] = {}, top = -INFINITY, all = 0;
+        float4 is = *(const float4 *)&s.there[turn][own];
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            int key = 2 * pair + i;
-            x[i] = 0;
-            for (int w = 0; w < WARPS; w++)
-                x[i] += partial[w][h][key];
-            is[i] = there[turn][key] != 0;
+        for (int w = 0; w < TEAM; w++) {
+            float4 from = *(const float4 *)&s.partial[w][h][own];
+            x[0] += from.x;
+            x[1] += from.y;
+            x[2] += from.z;
+            x[3] += from.w;
         }
-        float top = fmaxf(is[0] ? x[0] : -INFINITY, is[1] ? x[1] : -INFINITY);
+        x[0] = is.x != 0 ? x[0] : -INFINITY;
+        x[1] = is.y != 0 ? x[1] : -INFINITY;
+        x[2] = is.z != 0 ? x[2] : -INFINITY;
+        x[3] = is.w != 0 ? x[3] : -INFINITY;
+        top = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
         for (int i = 4; i > 0; i /= 2)
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, i, 8));
         float now = fmaxf(high, top), zero = now == -INFINITY ? 0 : now;
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            p[i] = is[i] ? expf(x[i] - zero) : 0;
-        float all = p[0] + p[1], old = expf(high - zero);
+        for (int i = 0; i < 4; i++) {
+            x[i] = expf(x[i] - zero);
+            all += x[i];
+        }
+        float old = expf(high - zero);
         for (int i = 4; i > 0; i /= 2)
             all += __shfl_xor_sync(0xffffffffu, all, i, 8);
         sum = sum * old + all;
         high = now;
-        uint32_t both[3];
-        pair_parts<3>(p[0], p[1], both);
 #pragma unroll
-        for (int i = 0; i < 3; i++)
-            weight[i][h][pair] = both[i];
-        if (pair == 0)
-            shrink[h] = old;
+        for (int set = 0; set < how::SETS; set++) {
+            float4 by = make_float4(1, 1, 1, 1);
+            if (how::SCALED)
+                by = *(const float4 *)&s.factor[set][own];
+            uint32_t lo[Q], hi[Q];
+            pair_parts<Q>(x[0] * by.x, x[1] * by.y, lo);
+            pair_parts<Q>(x[2] * by.z, x[3] * by.w, hi);
+#pragma unroll
+            for (int p = 0; p < Q; p++)
+                *(uint2 *)&s.weight[set][p][h][own] = make_uint2(lo[p], hi[p]);
+        }
+        if (own == 0)
+            s.shrink[h] = old;
         __syncthreads();
+
         /* Values: each warp its columns. */
-        parts4 wg, wh;
+        uint32_t weight[KEYS / STEP][Q][4];
+        int set = how::SCALED ? col0 * 8 / FL_CACHE_GROUP : 0;
 #pragma unroll
-        for (int i = 0; i < 3; i++) {
-            wg.lo[i] = weight[i][g][t4];
-            wg.hi[i] = weight[i][g][t4 + 4];
-            wh.lo[i] = weight[i][g + 8][t4];
-            wh.hi[i] = weight[i][g + 8][t4 + 4];
+        for (int k = 0; k < KEYS / STEP; k++) {
+#pragma unroll
+            for (int p = 0; p < Q; p++)
+                load_matrices(weight[k][p], &s.weight[set][p][0][0] + weight_at + k * STEP);
         }
-        float old_g = shrink[g], old_h = shrink[g + 8];
+        float old_g = s.shrink[tile * HEADS + g], old_h = s.shrink[tile * HEADS + g + 8];
+        if (__any_sync(0xffffffffu, old_g != 1 || old_h != 1)) {
 #pragma unroll
-        for (int n = 0; n < VALUE_COLS; n += 2) {
-            if (n >= cols)
-                continue;
-            parts4 value[2];
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                /* An odd last column is done twice; the second is never looked at. */
-                const float *v = tile + (col0 + (n + i < cols ? n + i : n)) * 8 + g;
-                value[i] =
-                    parts_of(make_float4(v[2 * t4 * stride], v[(2 * t4 + 1) * stride],
-                                         v[(2 * t4 + 8) * stride], v[(2 * t4 + 9) * stride]));
-                acc[n + i][0] *= old_g;
-                acc[n + i][1] *= old_g;
-                acc[n + i][2] *= old_h;
-                acc[n + i][3] *= old_h;
+            for (int n = 0; n < COLS; n++) {
+                acc[n][0] *= old_g;
+                acc[n][1] *= old_g;
+                acc[n][2] *= old_h;
+                acc[n][3] *= old_h;
             }
-            add_products<2>(&acc[n], wg, wh, value);
         }
-        __syncthreads();
+#pragma unroll
+        for (int n = 0; n < COLS; n += 2) {
+            if (n >= cols) /* an odd last column is done in a pair of which one is not looked at */
+                continue;
+#pragma unroll
+            for (int k = 0; k < KEYS / STEP; k++) {
+                uint32_t value[P][4];
+#pragma unroll
+                for (int p = 0; p < P; p++)
+                    load_transposed(value[p], plane + (p * KEYS + k * STEP) * pitch + value_at +
+                                                  (col0 + n) * 8);
+                if (Q == 1) {
+                    multiply<Q, P>(&acc[n], weight[k], value);
+                    continue;
+                }
+                float add[2][4] = {};
+                multiply<Q, P>(add, weight[k], value);
+#pragma unroll
+                for (int m = 0; m < 2; m++) {
+#pragma unroll
+                    for (int j = 0; j < 4; j++)
+                        acc[n + m][j] += add[m][j];
+                }
+            }
+        }
     }
-    int64_t item = a.latent + 2;
+    int64_t item = a.latent + 2, next = a.spans * item; /* from head to head */
     float *out = a.partial + ((r * a.heads + head0) * a.spans + span) * item;
-    int64_t next = a.spans * item; /* from head to head */
-    if (pair == 0 && head0 + h < a.heads) {
-        out[h * next] = high;
-        out[h * next + 1] = sum;
-    }
+    if (own == 0 && head0 + h < a.heads)
+        *(float2 *)(out + h * next) = make_float2(high, sum);
 #pragma unroll
-    for (int n = 0; n < VALUE_COLS; n++) {
+    for (int n = 0; n < COLS; n++) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int head = g + i / 2 * 8, c = (col0 + n) * 8 + 2 * t4 + i % 2;
+        for (int i = 0; i < 2; i++) {
+            int head = tile * HEADS + g + 8 * i, c = (col0 + n) * 8 + 2 * t4;
             if (n < cols && head0 + head < a.heads)
-                out[head * next + 2 + c] = acc[n][i];
+                *(float2 *)(out + head * next + 2 + c) = make_float2(acc[n][2 * i], acc[n][2 * i + 1]);
         }
     }
 }
 
-template <int SCORE_STEPS, int VALUE_COLS> static void attend(const mla_args &a, gpu_queue *q)
+template <int F, int Q, int TILES, int STEPS, int COLS>
+static void attend(const mla_args &a, gpu_queue *q)
 {
-    size_t shared = (size_t)2 * KEYS * tile_stride(a.latent + a.pe) * sizeof(float);
-    dim3 grid((unsigned)a.spans, gpu_blocks(a.heads, HEADS), (unsigned)a.rows);
-    gpu_allow_shared(q, attend_kernel<SCORE_STEPS, VALUE_COLS>, shared);
-    attend_kernel<SCORE_STEPS, VALUE_COLS><<<grid, THREADS, shared, q->stream>>>(a);
+    typedef form<F, Q> how;
+    int pitch = pitch_of(a.latent + a.pe);
+    size_t shared = sizeof(desk<F, Q, TILES>) + (size_t)how::ROOMS * KEYS * pitch * 2 +
+                    (how::RAW ? (size_t)KEYS * a.item_bytes : 0);
+    dim3 grid(gpu_blocks(a.heads, TILES * HEADS), (unsigned)a.spans, (unsigned)a.rows);
+    gpu_allow_shared(q, attend_kernel<F, Q, TILES, STEPS, COLS>, shared);
+    attend_kernel<F, Q, TILES, STEPS, COLS>
+        <<<grid, TILES * TEAM * GPU_LANES, shared, q->stream>>>(a);
 }
 
-template <int T> static void one_pass(const mla_args &a, gpu_queue *q)
+template <int F, int Q, int TILES> static void attend_heads(const mla_args &a, gpu_queue *q)
 {
-    mla_absorb<T>(a, q);
-    if (a.latent + a.pe <= 3 * WARPS * STEP && a.latent <= 4 * WARPS * 8)
-        attend<3, 4>(a, q);
+    if (a.latent + a.pe <= 3 * TEAM * STEP && a.latent <= 4 * TEAM * 8)
+        attend<F, Q, TILES, 3, 4>(a, q);
     else
-        attend<9, 16>(a, q);
-    mla_merge<T>(a, q);
-    gpu_launched(q);
+        attend<F, Q, TILES, 9, 16>(a, q);
 }
 
-static void run(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
-{
-    (void)phase;
-    gpu_queue *q = (gpu_queue *)worker->queue;
-    int64_t most;
-    mla_args a = mla_args_of(call, step, q, worker->shared, &most);
-    for (int64_t r = 0; r < step->n_rows; r += most) {
-        a.row0 = r;
-        a.rows = gpu_min(step->n_rows - r, most);
-        GPU_FOR_DTYPE(call->in[FL_MLA_KV_B].type.dtype, one_pass<T>(a, q));
+/* Q: parts of a query. */
+template <int Q> struct matrix_units {
+    template <int T> static void absorb(const mla_args &a, gpu_queue *q)
+    {
+        if (T == FL_BF16 && a.most_spans == 1)
+            project<true, Q>(a, q);
+        else
+            mla_absorb<T>(a, q);
     }
-}
 
-/* Whole sums of 16, columns that divide among the warps, and queries that fit their registers. */
+    template <int T> static void merge(const mla_args &a, gpu_queue *q)
+    {
+        if (T == FL_BF16 && a.most_spans == 1)
+            project<false, Q>(a, q);
+        else
+            mla_merge<T>(a, q);
+    }
+
+    template <int F> static void attend(const mla_args &a, gpu_queue *q)
+    {
+        if (a.heads <= FEW_HEADS)
+            attend_heads<F, Q, 1>(a, q);
+        else
+            attend_heads<F, Q, 2>(a, q);
+    }
+};
+
+/* Whole sums of 16, columns that divide among the warps (codes with factors: each warp's within a
+ * group), and queries that fit their registers. */
 static bool fits(const fl_node_view *n)
 {
     int64_t latent = n->in[FL_MLA_KV_B]->dim[1], whole = n->in[FL_MLA_CACHE]->dim[0];
-    return n->in[FL_MLA_CACHE]->dtype == FL_F32 && whole % STEP == 0 && latent % (8 * WARPS) == 0 && whole <= 9 * WARPS * STEP &&
-           latent <= 16 * WARPS * 8;
+    return whole % STEP == 0 && latent % (8 * TEAM) == 0 && whole <= 9 * TEAM * STEP &&
+           latent <= 16 * TEAM * 8 &&
+           (n->in[FL_MLA_CACHE]->dtype != FL_I8 || FL_CACHE_GROUP % (latent / TEAM) == 0);
 }
 
 static const fl_kernel kernels[] = {{.op = "mla",
                                      .name = "mma-gpu",
                                      .preference = 2,
                                      .n_phases = 1,
-                                     .run = run,
+                                     .run = mla_run<matrix_units<3>>,
+                                     .fits = fits,
+                                     .scratch = mla_scratch},
+                                    {.op = "mla",
+                                     .name = "bf16-gpu",
+                                     .fast = true,
+                                     .preference = 3,
+                                     .n_phases = 1,
+                                     .run = mla_run<matrix_units<1>>,
                                      .fits = fits,
                                      .scratch = mla_scratch}};
 extern const fl_kernel_list gpu_kernels_mla_mma = FL_KERNEL_LIST(kernels);

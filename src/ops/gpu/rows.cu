@@ -1,5 +1,5 @@
 /* Kernels that move rows: embed, gather_logits, cache_write, cast. */
-#include "ops/gpu/weights.h"
+#include "ops/gpu/cache.h"
 
 /* ---- embed ---- */
 
@@ -50,28 +50,77 @@ static void run_gather(const fl_call *call, const fl_step *step, int phase, cons
 
 /* ---- cache_write ---- */
 
-enum { MAX_PARTS = FL_MAX_OUT };
+enum { MAX_PARTS = FL_MAX_OUT, WRITE_THREADS = 128 };
 typedef struct write_args {
     gpu_step step;
     unsigned char *base;
-    int64_t item_bytes;
+    int64_t item_bytes, scales_at;
     gpu_rows part[MAX_PARTS];
     int64_t width[MAX_PARTS];
     int n;
+    int64_t elements; /* of all parts */
 } write_args;
 
-static __global__ void write_kernel(write_args a)
+/* Element i of what is to be written of a row. */
+static __device__ inline float element(const write_args &a, int64_t row, int64_t i)
+{
+    int p = 0;
+    while (i >= a.width[p])
+        i -= a.width[p++];
+    return a.part[p].p[row * a.part[p].stride + i];
+}
+
+/* Codes and their factor for a group of elements from i0 on, by a warp. */
+template <int F>
+static __device__ inline void write_group(const write_args &a, int64_t row, int64_t i0,
+                                          unsigned char *item)
+{
+    enum { EACH = FL_CACHE_GROUP / GPU_LANES };
+    int lane = threadIdx.x % GPU_LANES;
+    float x[EACH];
+    uint32_t top = 0;
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        int64_t i = i0 + lane + k * GPU_LANES;
+        x[k] = i < a.elements ? element(a, row, i) : 0;
+        top = max(top, magnitude_bits(x[k]));
+    }
+    cache_group g = cache_group_of<F>(lanes_top(top));
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        int64_t i = i0 + lane + k * GPU_LANES;
+        if (i < a.elements)
+            item[i] = cache_encode<F>(g, x[k]);
+    }
+    if (lane == 0)
+        ((float *)(item + a.scales_at))[i0 / FL_CACHE_GROUP] = g.scale;
+}
+
+template <int F> static __global__ void __launch_bounds__(WRITE_THREADS) write_kernel(write_args a)
 {
     int64_t row = blockIdx.x;
     if (row >= a.step.counts[GPU_ROWS])
         return;
     const gpu_seq &seq = a.step.seqs[a.step.row_seq[row]];
-    float *item = (float *)(a.base + step_item(a.step, seq, a.step.pos[row]) * a.item_bytes);
-    for (int i = 0; i < a.n; i++) {
-        const float *from = a.part[i].p + row * a.part[i].stride;
-        for (int64_t d = threadIdx.x; d < a.width[i]; d += blockDim.x)
-            item[d] = from[d];
-        item += a.width[i];
+    unsigned char *item = a.base + step_item(a.step, seq, a.step.pos[row]) * a.item_bytes;
+    if constexpr (F == FL_F32 || F == FL_BF16) {
+        for (int64_t i = threadIdx.x; i < a.item_bytes / (F == FL_F32 ? 4 : 2);
+             i += WRITE_THREADS) {
+            float x = i < a.elements ? element(a, row, i) : 0;
+            if (F == FL_F32)
+                ((float *)item)[i] = x;
+            else
+                ((uint16_t *)item)[i] = bf16_bits(x);
+        }
+    } else {
+        for (int64_t i = a.elements + threadIdx.x; i < a.item_bytes; i += WRITE_THREADS) {
+            int64_t factor = (i - a.scales_at) / 4 * FL_CACHE_GROUP; /* zero, but for factors */
+            if (i < a.scales_at || factor >= a.elements)
+                item[i] = 0;
+        }
+        for (int64_t i0 = threadIdx.x / GPU_LANES * FL_CACHE_GROUP; i0 < a.elements;
+             i0 += WRITE_THREADS / GPU_LANES * FL_CACHE_GROUP)
+            write_group<F>(a, row, i0, item);
     }
 }
 
@@ -94,8 +143,11 @@ static void run_cache_write(const fl_call *call, const fl_step *step, int phase,
     for (int i = 0; i < a.n; i++) {
         a.part[i] = gpu_rows_of(&call->in[i + 1]);
         a.width[i] = fl_type_width(&call->in[i + 1].type);
+        a.elements += a.width[i];
     }
-    write_kernel<<<(unsigned)step->n_rows, 128, 0, q->stream>>>(a);
+    a.scales_at = fl_cache_scales_at(a.elements);
+    GPU_FOR_CACHE(call->in[0].type.dtype,
+                  (write_kernel<F><<<(unsigned)step->n_rows, WRITE_THREADS, 0, q->stream>>>(a)));
     gpu_launched(q);
 }
 
