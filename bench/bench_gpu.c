@@ -8,6 +8,7 @@
  * several sets of them take turns. */
 #define _GNU_SOURCE
 #include "base/mem.h"
+#include "graph/cache_row.h"
 #include "graph/device.h"
 #include "ops/def/def_internal.h"
 #include "ops/device.h"
@@ -25,6 +26,7 @@ static fl_device *device;
 static bool fast;        /* the kernels of precision fast, too */
 static double bandwidth; /* bytes a second, read and written, of a copy */
 static uint64_t dice = 88172645463325252u;
+static bool fast; /* kernels of precision fast are taken */
 
 typedef struct bench {
     const fl_op *op;
@@ -109,6 +111,30 @@ static void *random_memory(size_t bytes, fill what)
     for (size_t done = n; done < bytes; done += n)
         device->fn->copy(device, p + done, p, bytes - done < n ? bytes - done : n);
     must(device->fn->wait(device, &err), &err);
+    free(host);
+    return p;
+}
+
+/* Rows of a cache with factors, some thousand of them repeated. */
+static void *random_rows(fl_dtype dtype, int64_t elements, int64_t items)
+{
+    enum { ROWS = 4096 };
+    fl_error err;
+    size_t row = (size_t)fl_cache_row_bytes(dtype, elements), bytes = row * (size_t)items,
+           n = row * ROWS;
+    unsigned char *p = take(bytes), *host = malloc(n);
+    float *x = malloc((size_t)elements * sizeof *x);
+    for (size_t i = 0; i < ROWS; i++) {
+        for (int64_t j = 0; j < elements; j++)
+            x[j] = (float)(int64_t)(next() >> 40) / (1 << 23) - 1;
+        fl_cache_encode(dtype, elements, x, host + i * row);
+    }
+    n = bytes < n ? bytes : n;
+    must(device->fn->upload(device, p, host, n, &err), &err);
+    for (size_t done = n; done < bytes; done += n)
+        device->fn->copy(device, p + done, p, bytes - done < n ? bytes - done : n);
+    must(device->fn->wait(device, &err), &err);
+    free(x);
     free(host);
     return p;
 }
@@ -199,16 +225,20 @@ static void add_pages(bench *b)
     }
 }
 
-static void add_state(bench *b, bool paged, int64_t elements, int64_t items)
+static void add_state(bench *b, bool paged, fl_dtype dtype, int64_t elements, int64_t items)
 {
     if (paged)
         add_pages(b);
-    fl_type *t = add(b, FL_ROWS_STATE, FL_F32, 0, elements, 0);
+    fl_type *t = add(b, FL_ROWS_STATE, dtype, 0, elements, 0);
     t->state = b->n_pools;
     t->paged = paged;
     b->in[b->n_in - 1].type = *t;
-    b->pools[b->n_pools++] = (fl_state_pool){
-        random_memory((size_t)(elements * items) * 4, FILL_F32), elements * (int64_t)sizeof(float)};
+    int64_t bytes = fl_cache_row_bytes(dtype, elements);
+    b->pools[b->n_pools++] =
+        (fl_state_pool){dtype == FL_F32    ? random_memory((size_t)(bytes * items), FILL_F32)
+                        : dtype == FL_BF16 ? random_memory((size_t)(bytes * items), FILL_BF16)
+                                           : random_rows(dtype, elements, items),
+                        bytes};
 }
 
 static const fl_kernel *choose(const bench *b, const fl_node_view *v)
@@ -287,7 +317,7 @@ static double measure(bench *b, int64_t max_rows, int repeat)
 static void report(const char *shape, double seconds, double bytes, double flops)
 {
     double floor = bytes / bandwidth;
-    printf("%-52s %9.1f us  floor %8.1f us  x %6.2f  %7.1f GB/s  %7.2f TFLOP/s\n", shape,
+    printf("%-58s %9.1f us  floor %8.1f us  x %6.2f  %7.1f GB/s  %7.2f TFLOP/s\n", shape,
            seconds * 1e6, floor * 1e6, seconds / floor, bytes / seconds * 1e-9,
            flops / seconds * 1e-12);
     fflush(stdout);
@@ -434,7 +464,7 @@ static void bench_delta(void)
         add_rows(&b, FL_F32, heads, D);
         add_rows_of(&b, FILL_DECAYS, FL_F32, heads, D);
         add_rows_of(&b, FILL_SHARES, FL_F32, heads, 0);
-        add_state(&b, false, (int64_t)heads * D * D, 64);
+        add_state(&b, false, FL_F32, (int64_t)heads * D * D, 64);
         double state = 2.0 * cases[i].seqs * heads * D * D * 4;
         snprintf(name, sizeof name, "delta_rule %d x %d rows, %d heads", cases[i].seqs,
                  cases[i].rows, heads);
@@ -442,6 +472,46 @@ static void bench_delta(void)
                state + 5.0 * rows * heads * D * 4, 7.0 * rows * heads * D * D);
     }
 }
+
+/* A row at decode, and rows of a prompt, for caches of every type; `fast`: with precision fast. */
+static void mla_case(int seqs, int rows_each, int64_t heads, int64_t context, int64_t select,
+                     fl_dtype cache, bool with_fast)
+{
+    bench b;
+    fl_error err;
+    char name[120];
+    int rows = seqs * rows_each;
+    fast = with_fast;
+    fresh(16, 256, context);
+    begin(&b, "mla", seqs, rows_each, context);
+    add_rows(&b, FL_F32, heads, 192);
+    add_weight(&b, FL_BF16, 1, heads * 256, 512);
+    add_state(&b, true, cache, 576, context * seqs);
+    if (select) {
+        int32_t *list = malloc((size_t)(rows * select) * 4);
+        add_rows(&b, FL_I32, select, 0);
+        for (int64_t k = 0; k < rows * select; k++)
+            list[k] = (int32_t)(k % select * (context / select) +
+                                (int64_t)(next() % (uint64_t)(context / select)));
+        must(device->fn->upload(device, b.in[3].data, list, (size_t)(rows * select) * 4, &err),
+             &err);
+        free(list);
+    }
+    b.attr[FL_MLA_V_DIM].i = 128;
+    b.attr[FL_MLA_V_DIM].f = 128;
+    b.attr[FL_MLA_SCALE].f = 0.01;
+    double keys = select ? (double)select : (double)context;
+    snprintf(name, sizeof name, "mla%s %s %d x %d rows, %lld heads, %.0f of %lld keys",
+             fast ? " fast" : "", fl_dtype_name(cache), seqs, rows_each, (long long)heads, keys,
+             (long long)context);
+    report(name, measure(&b, 256, rows > 16 ? 1 : 5),
+           seqs * keys * (double)fl_cache_row_bytes(cache, 576) + 2.0 * (double)heads * 256 * 512,
+           2.0 * rows * keys * (double)heads * (576 + 512));
+    fast = false;
+}
+
+static const fl_dtype caches[] = {FL_F32, FL_BF16, FL_F8_E4M3, FL_I8};
+enum { CACHES = sizeof caches / sizeof *caches };
 
 static void bench_mla(void)
 {
@@ -451,35 +521,11 @@ static void bench_mla(void)
         int select;
     } cases[] = {{1, 1, 96, 4096, 0},   {1, 1, 96, 32768, 0},      {1, 1, 96, 131072, 0},
                  {1, 1, 12, 131072, 0}, {1, 1, 96, 1 << 20, 2048}, {16, 1, 96, 4096, 0},
-                 {1, 256, 96, 4096, 0}};
+                 {1, 256, 96, 4096, 0}, {1, 256, 96, 32768, 2048}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        bench b;
-        char name[80];
-        int rows = cases[i].seqs * cases[i].rows;
-        fresh(16, 256, cases[i].context);
-        begin(&b, "mla", cases[i].seqs, cases[i].rows, cases[i].context);
-        add_rows(&b, FL_F32, cases[i].heads, 192);
-        add_weight(&b, FL_BF16, 1, cases[i].heads * 256, 512);
-        add_state(&b, true, 576, cases[i].context * cases[i].seqs);
-        if (cases[i].select) {
-            fl_error err;
-            int32_t *list = malloc((size_t)cases[i].select * 4);
-            add_rows(&b, FL_I32, cases[i].select, 0);
-            for (int k = 0; k < cases[i].select; k++)
-                list[k] = (int32_t)(k * (cases[i].context / cases[i].select));
-            must(device->fn->upload(device, b.in[3].data, list, (size_t)cases[i].select * 4, &err),
-                 &err);
-            free(list);
-        }
-        b.attr[FL_MLA_V_DIM].i = 128;
-        b.attr[FL_MLA_V_DIM].f = 128;
-        b.attr[FL_MLA_SCALE].f = 0.01;
-        double keys = cases[i].select ? cases[i].select : (double)cases[i].context;
-        snprintf(name, sizeof name, "mla %d x %d rows, %d heads, %.0f of %lld keys", cases[i].seqs,
-                 cases[i].rows, cases[i].heads, keys, (long long)cases[i].context);
-        report(name, measure(&b, 256, rows > 16 ? 1 : 5),
-               cases[i].seqs * keys * 576 * 4 + 2.0 * cases[i].heads * 256 * 512,
-               2.0 * rows * keys * cases[i].heads * (576 + 512));
+        for (int c = 0; c < 2 * CACHES; c++)
+            mla_case(cases[i].seqs, cases[i].rows, cases[i].heads, cases[i].context,
+                     cases[i].select, caches[c / 2], c % 2);
     }
 }
 
@@ -489,20 +535,24 @@ static void bench_index(void)
         int rows, heads;
         int64_t context;
     } cases[] = {{1, 32, 4096}, {1, 32, 32768}, {1, 32, 131072}, {1, 32, 1 << 20}, {64, 32, 32768}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    static const fl_dtype types[] = {FL_F32, FL_BF16, FL_I8};
+    for (size_t i = 0; i < 3 * sizeof cases / sizeof *cases; i++) {
         bench b;
-        char name[80];
-        fresh(8, 64, cases[i].context);
-        begin(&b, "index_select", 1, cases[i].rows, cases[i].context);
-        add_rows(&b, FL_F32, cases[i].heads, 128);
-        add_rows(&b, FL_F32, cases[i].heads, 0);
-        add_state(&b, true, 128, cases[i].context);
+        char name[120];
+        int rows = cases[i / 3].rows, heads = cases[i / 3].heads;
+        int64_t context = cases[i / 3].context;
+        fl_dtype type = types[i % 3];
+        fresh(8, 64, context);
+        begin(&b, "index_select", 1, rows, context);
+        add_rows(&b, FL_F32, heads, 128);
+        add_rows(&b, FL_F32, heads, 0);
+        add_state(&b, true, type, 128, context);
         b.attr[FL_INDEX_SELECT_TOPK].i = 2048;
         b.attr[FL_INDEX_SELECT_TOPK].f = 2048;
-        snprintf(name, sizeof name, "index_select %d rows, %d heads, %lld keys", cases[i].rows,
-                 cases[i].heads, (long long)cases[i].context);
-        report(name, measure(&b, 64, 5), (double)cases[i].context * 128 * 4,
-               2.0 * cases[i].rows * (double)cases[i].context * cases[i].heads * 128);
+        snprintf(name, sizeof name, "index_select %s %d rows, %d heads, %lld keys",
+                 fl_dtype_name(type), rows, heads, (long long)context);
+        report(name, measure(&b, 64, 5), (double)context * (double)fl_cache_row_bytes(type, 128),
+               2.0 * rows * (double)context * heads * 128);
     }
 }
 

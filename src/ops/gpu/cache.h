@@ -1,5 +1,5 @@
-/* Rows of the paged caches as kernels read them (graph/cache_row.h says how they lie): float32, BF16,
- * or codes of 8 bits with a factor for every FL_CACHE_GROUP elements. */
+/* Rows of the paged caches as kernels read them (graph/cache_row.h says how they lie): float32,
+ * BF16, or codes of 8 bits with a factor for every FL_CACHE_GROUP elements. */
 #ifndef FL_OPS_GPU_CACHE_H
 #define FL_OPS_GPU_CACHE_H
 

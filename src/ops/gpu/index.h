@@ -33,7 +33,7 @@ typedef struct select_args {
     int32_t *out;
     int64_t out_stride;
     const unsigned char *base;
-    int64_t item_bytes, scales_at; /* bytes of a cached row; before its factor */
+    int64_t item_bytes, scales_at; /* of a cached row; before its factor */
     int heads, d, topk;
     float scale;
     int64_t row0, rows, context, pieces;

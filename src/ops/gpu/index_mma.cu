@@ -1,10 +1,10 @@
-/* index_select with scores on matrix units (index.h).  Float32 keys and all queries become BF16 parts,
- * whose greatest products are summed (parts.h); BF16 keys are one part; 8-bit codes meet queries
- * rounded to such codes, in whole numbers.
+/* index_select with scores on matrix units (index.h).  Float32 keys and all queries become BF16
+ * parts, whose greatest products are summed (parts.h); BF16 keys are one part; 8-bit codes meet
+ * queries rounded to such codes, in whole numbers.
  *
- * A warp takes 32 keys at a time, straight from memory to registers: each lane loads 16 bytes of four
- * keys in turn, and queries lie in shared memory in the order that this gives.  BF16 parts have no
- * room for infinities; a key with one, or with NaN, is scored again in plain arithmetic. */
+ * A warp takes 32 keys at a time, straight from memory to registers: each lane loads 16 bytes of
+ * four keys in turn, and queries lie in shared memory in the order that this gives.  BF16 parts
+ * have no room for infinities; a key with one, or with NaN, is scored again in plain arithmetic. */
 #include "ops/gpu/index.h"
 #include "ops/gpu/parts.h"
 
@@ -13,7 +13,9 @@ enum { WARPS = 8, ROWS = 4, KEYS = 8 * ROWS, MAX_COLS = 8, MAX_D = 128 };
 /* A lane's 16 bytes of a key of format F hold SPAN elements, which STEPS matrix products take. */
 template <int F> struct form {
     enum {
-        SPAN = F == FL_F32 ? 4 : F == FL_BF16 ? 8 : 16,
+        SPAN = F == FL_F32    ? 4
+               : F == FL_BF16 ? 8
+                              : 16,
         STEPS = F == FL_F32 ? 1 : 2,
         KEY_PARTS = F == FL_F32 ? 3 : 1,
         QUERY_PARTS = F == FL_I8 ? 1 : 3,
@@ -96,8 +98,7 @@ static __device__ void stage_queries(const select_args &a, int64_t row, query_pa
             }
         }
         if (t4 == 0)
-            weight[head] =
-                head < a.heads ? a.scale * a.w.p[row * a.w.stride + head] * factor : 0;
+            weight[head] = head < a.heads ? a.scale * a.w.p[row * a.w.stride + head] * factor : 0;
     }
 }
 
@@ -147,10 +148,18 @@ static __device__ inline void multiply(float dot[ROWS / 2][COLS][4], const uint4
                         const uint4 &g = key[2 * i], &h = key[2 * i + 1];
                         const parts4 &pg = part[2 * i], &ph = part[2 * i + 1];
                         const uint32_t of[4] = {
-                            F == FL_F32 ? pg.lo[k] : s ? g.z : g.x,
-                            F == FL_F32 ? ph.lo[k] : s ? h.z : h.x,
-                            F == FL_F32 ? pg.hi[k] : s ? g.w : g.y,
-                            F == FL_F32 ? ph.hi[k] : s ? h.w : h.y,
+                            F == FL_F32 ? pg.lo[k]
+                            : s         ? g.z
+                                        : g.x,
+                            F == FL_F32 ? ph.lo[k]
+                            : s         ? h.z
+                                        : h.x,
+                            F == FL_F32 ? pg.hi[k]
+                            : s         ? g.w
+                                        : g.y,
+                            F == FL_F32 ? ph.hi[k]
+                            : s         ? h.w
+                                        : h.y,
                         };
                         mma(sum[i], of, q[order - k].x, q[order - k].y);
                     }
@@ -180,8 +189,7 @@ static __device__ inline void multiply_codes(int32_t dot[ROWS / 2][COLS][4], con
 #pragma unroll
             for (int i = 0; i < ROWS / 2; i++) {
                 const uint4 &g = key[2 * i], &h = key[2 * i + 1];
-                const uint32_t of[4] = {s ? g.z : g.x, s ? h.z : h.x, s ? g.w : g.y,
-                                        s ? h.w : h.y};
+                const uint32_t of[4] = {s ? g.z : g.x, s ? h.z : h.x, s ? g.w : g.y, s ? h.w : h.y};
                 mma_codes(dot[i][n], of, q);
             }
         }
@@ -197,7 +205,7 @@ static __global__ void __launch_bounds__(SELECT_THREADS, COLS > 4 ? 1 : 2)
     enum { LOADS = how::LOADS };
     extern __shared__ __align__(16) query_part queries[];
     __shared__ uint32_t n_of[DIGITS];
-    __shared__ float weight[8 * COLS];
+    __shared__ __align__(8) float weight[8 * COLS];
     int lane = threadIdx.x % GPU_LANES, warp = threadIdx.x / GPU_LANES, g = lane / 4, t4 = lane % 4;
     int64_t r = blockIdx.y, row = a.row0 + r, n = contest(a, r);
     if ((int64_t)blockIdx.x * WARPS * KEYS >= n)
@@ -227,9 +235,9 @@ static __global__ void __launch_bounds__(SELECT_THREADS, COLS > 4 ? 1 : 2)
             }
 #pragma unroll
             for (int j = 0; j < ROWS && F == FL_I8; j++)
-                factor[j] = k0 + 8 * j + g < n ? *(const float *)(keys + (8 * j + g) * a.item_bytes +
-                                                                  a.scales_at)
-                                               : 0;
+                factor[j] = k0 + 8 * j + g < n
+                                ? *(const float *)(keys + (8 * j + g) * a.item_bytes + a.scales_at)
+                                : 0;
 #pragma unroll
             for (int i = 0; i < LOADS; i++) {
                 if constexpr (F == FL_I8)

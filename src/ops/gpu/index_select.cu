@@ -18,7 +18,8 @@ static __device__ inline float query_codes(const float *q, int d, float *codes, 
 }
 
 /* Shared memory: keys [KEYS][d + 1], queries [d][heads rounded up to HEADS], weights. */
-template <int F> static __global__ void __launch_bounds__(SELECT_THREADS) score_kernel(select_args a)
+template <int F>
+static __global__ void __launch_bounds__(SELECT_THREADS) score_kernel(select_args a)
 {
     extern __shared__ __align__(16) float shared[];
     __shared__ uint32_t n_of[DIGITS];
@@ -89,6 +90,8 @@ static int64_t score_shared(int64_t heads, int64_t d)
 struct plain {
     template <int F> static void score(const select_args &a, gpu_queue *q)
     {
+        if constexpr (F == FL_F8_E4M3)
+            return; /* there are no such keys */
         size_t shared = (size_t)score_shared(a.heads, a.d);
         dim3 grid(index_blocks(q, (a.context + KEYS - 1) / KEYS, a.rows, 8), (unsigned)a.rows);
         gpu_allow_shared(q, score_kernel<F>, shared);
@@ -98,8 +101,7 @@ struct plain {
 
 static bool fits(const fl_node_view *n)
 {
-    return n->in[FL_INDEX_KEYS]->dtype == FL_F32 &&
-           score_shared(n->in[FL_INDEX_Q]->dim[0], n->in[FL_INDEX_Q]->dim[1]) <= MAX_SHARED;
+    return score_shared(n->in[FL_INDEX_Q]->dim[0], n->in[FL_INDEX_Q]->dim[1]) <= MAX_SHARED;
 }
 
 static const fl_kernel kernels[] = {{.op = "index_select",

@@ -107,15 +107,9 @@ template <int F, int WIDE> static void attend(const mla_args &a, gpu_queue *q)
 }
 
 struct plain {
-    template <int T> static void absorb(const mla_args &a, gpu_queue *q)
-    {
-        mla_absorb<T>(a, q);
-    }
+    template <int T> static void absorb(const mla_args &a, gpu_queue *q) { mla_absorb<T>(a, q); }
 
-    template <int T> static void merge(const mla_args &a, gpu_queue *q)
-    {
-        mla_merge<T>(a, q);
-    }
+    template <int T> static void merge(const mla_args &a, gpu_queue *q) { mla_merge<T>(a, q); }
 
     template <int F> static void attend(const mla_args &a, gpu_queue *q)
     {
@@ -130,7 +124,7 @@ struct plain {
 
 static bool fits(const fl_node_view *n)
 {
-    return n->in[FL_MLA_CACHE]->dtype == FL_F32 && n->in[FL_MLA_KV_B]->dim[1] <= MAX_LATENT && n->in[FL_MLA_CACHE]->dim[0] <= 1280 &&
+    return n->in[FL_MLA_KV_B]->dim[1] <= MAX_LATENT && n->in[FL_MLA_CACHE]->dim[0] <= 1280 &&
            n->in[FL_MLA_Q]->dim[1] <= 2048;
 }
 

@@ -25,7 +25,7 @@ typedef struct mla_args {
     int64_t select_stride;
     gpu_weight kv_b;
     const unsigned char *base;
-    int64_t item_bytes, scales_at; /* bytes of a cached row; before its factors */
+    int64_t item_bytes, row_bytes, scales_at; /* of a cached row; before its factors */
     int heads, nope, pe, dv, latent, n_select;
     float scale;
     int64_t row0, rows; /* of the pass */
@@ -33,6 +33,7 @@ typedef struct mla_args {
     int spans;          /* room for so many in `partial` */
     float *query;       /* [rows][heads][latent + pe] */
     float *partial;     /* [rows][heads][spans][latent + 2]: maximum, sum, values */
+    float *united;      /* [rows][heads][latent]: the values of all spans, where `query` was */
 } mla_args;
 
 /* Keys that a row goes through, visible or not. */
@@ -222,6 +223,7 @@ static inline mla_args mla_args_of(const fl_call *call, const fl_step *step, con
     a.nope = (int)(a.kv_b.n / a.heads - a.dv);
     a.pe = (int)in[FL_MLA_Q].type.dim[1] - a.nope;
     a.latent = (int)a.kv_b.k;
+    a.row_bytes = fl_cache_row_bytes(in[FL_MLA_CACHE].type.dtype, a.latent + a.pe);
     a.scales_at = fl_cache_scales_at(a.latent + a.pe);
     a.scale = (float)call->attr[FL_MLA_SCALE].f;
     return a;
@@ -236,7 +238,7 @@ static void mla_rows(mla_args a, const fl_call *call, int64_t row0, int64_t end,
     a.most_spans = whole ? 1 : most_spans(a.heads);
     a.spans = span_room(a.select ? a.n_select : q->max_context, a.most_spans);
     int64_t most = mla_pass_rows(mla_row_bytes(a.heads, a.latent, a.pe, a.spans), end - row0);
-    a.query = (float *)shared;
+    a.query = a.united = (float *)shared;
     a.partial = a.query + most * a.heads * (a.latent + a.pe);
     for (a.row0 = row0; a.row0 < end; a.row0 += a.rows) {
         a.rows = gpu_min(end - a.row0, most);
@@ -247,8 +249,8 @@ static void mla_rows(mla_args a, const fl_call *call, int64_t row0, int64_t end,
     }
 }
 
-/* A kernel's run; HOW launches what it consists of: absorb and merge for weights of format T, attend
- * for caches of format F. */
+/* A kernel's run; HOW launches what it consists of: absorb and merge for weights of format T,
+ * attend for caches of format F. */
 template <typename HOW>
 static void mla_run(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
 {

@@ -3,120 +3,26 @@
  * is float32 and precision is not fast.  Of the products of three with three the six greatest are
  * taken: what is left out is below the last bit of a float32.
  *
- * A block takes 16 or 32 heads and a span of keys, KEYS of them at a time: their rows come to shared
- * memory as they are while the ones before are worked on, and are made BF16 numbers there once, which
- * serve as keys and as values.  Four warps per 16 heads share the length of the scores' sums, whose
- * queries stay in registers, and the columns of the values. */
+ * A block takes 16 or 32 heads and a span of keys, KEYS of them at a time: their rows come to
+ * shared memory as they are while the ones before are worked on, and are made BF16 numbers there
+ * once, which serve as keys and as values.  Four warps per 16 heads share the length of the scores'
+ * sums, whose queries stay in registers, and the columns of the values. */
+#include "ops/gpu/mla_mma.h"
 #include "ops/gpu/mla_project.h"
 
-enum { TEAM = 4 /* warps per HEADS */, HEADS = 16, KEYS = 32, STEP = 16 };
-enum { GROUPS = 5 /* of FL_CACHE_GROUP elements in a row, at most */ };
-
-/* What follows from the cache's format F and the parts Q of a query. */
-template <int F, int Q> struct form {
-    enum {
-        PARTS = F == FL_F32 && Q == 3 ? 3 : 1,    /* of a cached element */
-        RAW = F != FL_BF16,                       /* rows are not BF16 numbers as they are */
-        SCALED = F == FL_I8,                      /* codes are multiplied by factors afterwards */
-        SETS = F == FL_I8 ? 4 : 1,                /* of weights: one per group of values */
-        ROOMS = F == FL_BF16 ? 2 : (int)PARTS,    /* planes of KEYS rows */
-    };
-};
-
-/* The fixed part of a block's shared memory. */
-template <int F, int Q, int TILES> struct desk {
-    float partial[TEAM][TILES * HEADS][KEYS + 8];
-    uint16_t weight[form<F, Q>::SETS][Q][TILES * HEADS][KEYS + 8];
-    float factor[GROUPS][KEYS];
-    float shrink[TILES * HEADS], there[2][KEYS];
-};
-
-/* Elements from one row of a plane to the next: rows begin in different banks. */
-static inline __host__ __device__ int pitch_of(int whole)
-{
-    return whole + 8;
-}
-
-/* The item of the key that this lane looks up, of KEYS from entry k0 on; -1: it is none. */
-static __device__ inline int64_t look_up(const mla_args &a, const gpu_seq &seq,
-                                         const int32_t *select, int64_t k0, int64_t end,
-                                         int64_t visible)
-{
-    int64_t at = k0 + threadIdx.x % KEYS;
-    int64_t pos = at >= end ? -1 : select ? select[at] : at;
-    return pos >= 0 && pos < visible ? step_item(a.step, seq, pos) : -1;
-}
-
-/* Starts bringing the rows that the lanes of each warp looked up, `bytes` of each, to rows `pitch`
- * bytes apart; there[i]: whether key i is one.  Rows of no key become zero. */
-template <int WARPS>
-static __device__ inline void bring_rows(const mla_args &a, int64_t looked, unsigned char *to,
-                                         int bytes, int pitch, float *there)
-{
-    int lane = threadIdx.x % GPU_LANES;
-    for (int i = threadIdx.x / GPU_LANES; i < KEYS; i += WARPS) {
-        int64_t item = __shfl_sync(0xffffffffu, looked, i, GPU_LANES);
-        const unsigned char *from = a.base + item * a.item_bytes;
-        for (int c = 16 * lane; c < bytes; c += 16 * GPU_LANES) {
-            if (item >= 0)
-                copy_async(to + i * pitch + c, from + c);
-            else
-                *(uint4 *)(to + i * pitch + c) = make_uint4(0, 0, 0, 0);
-        }
-        if (lane == 0)
-            there[i] = item >= 0 ? 1 : 0;
-    }
-    copies_commit();
-}
-
-/* Makes BF16 numbers of the rows that this warp brought. */
-template <int F, int Q, int WARPS>
-static __device__ inline void convert_rows(const mla_args &a, const unsigned char *raw,
-                                           uint16_t *plane, float factor[][KEYS])
-{
-    enum { PARTS = form<F, Q>::PARTS };
-    int lane = threadIdx.x % GPU_LANES, whole = a.latent + a.pe, pitch = pitch_of(whole);
-    for (int i = threadIdx.x / GPU_LANES; i < KEYS; i += WARPS) {
-        const unsigned char *row = raw + i * (int)a.item_bytes;
-        const float *scale = (const float *)(row + a.scales_at);
-        for (int c = 4 * lane; c < whole; c += 4 * GPU_LANES) {
-            uint32_t lo[PARTS], hi[PARTS];
-            if (F == FL_F32) {
-                float4 x = *(const float4 *)(row + 4 * c);
-                pair_parts<PARTS>(x.x, x.y, lo);
-                pair_parts<PARTS>(x.z, x.w, hi);
-            } else {
-                uint32_t codes = *(const uint32_t *)(row + c);
-                float x[4], by = F == FL_I8 ? 1 : scale[c / FL_CACHE_GROUP];
-#pragma unroll
-                for (int j = 0; j < 4; j++)
-                    x[j] = F == FL_I8 ? (float)(int8_t)(codes >> (8 * j))
-                                      : e4m3_low(codes >> (8 * j) & 0xff) * 256.0f * by;
-                pair_parts<1>(x[0], x[1], lo);
-                pair_parts<1>(x[2], x[3], hi);
-            }
-#pragma unroll
-            for (int p = 0; p < PARTS; p++)
-                *(uint2 *)(plane + (p * KEYS + i) * pitch + c) = make_uint2(lo[p], hi[p]);
-        }
-        if (form<F, Q>::SCALED && lane * FL_CACHE_GROUP < whole)
-            factor[lane][i] = scale[lane];
-    }
-}
-
-/* STEPS and COLS: at most so many sums of 16 elements and columns of 8 per warp. */
-template <int F, int Q, int TILES, int STEPS, int COLS>
+template <int F, int Q, int TILES, typename SIZE>
 static __global__ void __launch_bounds__(TILES *TEAM *GPU_LANES) attend_kernel(mla_args a)
 {
     typedef form<F, Q> how;
     typedef desk<F, Q, TILES> table;
-    enum { WARPS = TILES * TEAM, P = how::PARTS };
+    enum { WARPS = TILES * TEAM, P = how::PARTS, STEPS = SIZE::STEPS, COLS = SIZE::COLS };
     extern __shared__ __align__(128) unsigned char room[];
     table &s = *(table *)room;
     uint16_t *planes = (uint16_t *)(room + sizeof(table));
-    int whole = a.latent + a.pe, pitch = pitch_of(whole), lane = threadIdx.x % GPU_LANES;
+    const int whole = SIZE::whole(a), latent = SIZE::latent(a), pitch = pitch_of(whole);
+    const int lane = threadIdx.x % GPU_LANES, bytes = SIZE::template bytes<F>(a);
     unsigned char *raw = (unsigned char *)(planes + how::ROOMS * KEYS * pitch);
-    int bytes = how::RAW ? (int)a.item_bytes : whole * 2, raw_pitch = how::RAW ? bytes : pitch * 2;
+    const int raw_pitch = how::RAW ? bytes : pitch * 2;
     int warp = threadIdx.x / GPU_LANES, part = warp % TEAM, tile = warp / TEAM;
     int g = lane / 4, t4 = lane % 4;
     int64_t r = blockIdx.z, row = a.row0 + r;
@@ -133,11 +39,11 @@ static __global__ void __launch_bounds__(TILES *TEAM *GPU_LANES) attend_kernel(m
     unsigned char *landing = how::RAW ? raw : (unsigned char *)planes;
     bring_rows<WARPS>(a, look_up(a, seq, select, begin, end, visible), landing, bytes, raw_pitch,
                       s.there[0]);
-    int64_t ahead = look_up(a, seq, select, begin + KEYS, end, visible);
+    int ahead = look_up(a, seq, select, begin + KEYS, end, visible);
 
     /* This warp's share of its heads' queries. */
-    int steps = (whole / STEP + TEAM - 1) / TEAM, step0 = part * steps;
-    int cols = a.latent / 8 / TEAM, col0 = part * cols, mine = head0 + tile * HEADS + g;
+    const int steps = (whole / STEP + TEAM - 1) / TEAM, step0 = part * steps;
+    const int cols = latent / 8 / TEAM, col0 = part * cols, mine = head0 + tile * HEADS + g;
     uint32_t query[STEPS][Q][4];
 #pragma unroll
     for (int i = 0; i < STEPS; i++) {
@@ -145,7 +51,7 @@ static __global__ void __launch_bounds__(TILES *TEAM *GPU_LANES) attend_kernel(m
         for (int j = 0; j < 4; j++) {
             int head = mine + j % 2 * 8, c = (step0 + i) * STEP + 2 * t4 + j / 2 * 8;
             float2 x = make_float2(0, 0);
-            if (i < steps && c < whole && head < a.heads)
+            if (i < steps && (SIZE::EXACT || c < whole) && head < a.heads)
                 x = *(const float2 *)(a.query + (r * a.heads + head) * whole + c);
             uint32_t both[Q];
             pair_parts<Q>(x.x, x.y, both);
@@ -166,7 +72,7 @@ static __global__ void __launch_bounds__(TILES *TEAM *GPU_LANES) attend_kernel(m
         copies_wait<0>();
         __syncthreads(); /* the rows are there, and nobody is at the ones before */
         if (how::RAW) {
-            convert_rows<F, Q, WARPS>(a, raw, planes, s.factor);
+            convert_rows<F, Q, WARPS, SIZE>(a, raw, planes, s.factor);
             __syncwarp();
         }
         if (k0 + KEYS < end) {
@@ -183,7 +89,7 @@ static __global__ void __launch_bounds__(TILES *TEAM *GPU_LANES) attend_kernel(m
 #pragma unroll
         for (int i = 0; i < STEPS; i++) {
             int c = (step0 + i) * STEP;
-            if (i >= steps || c >= whole)
+            if (i >= steps || (!SIZE::EXACT && c >= whole))
                 continue;
 #pragma unroll
             for (int n = 0; n < KEYS / 8; n += 2) {
@@ -204,9 +110,9 @@ static __global__ void __launch_bounds__(TILES *TEAM *GPU_LANES) attend_kernel(m
                         by = *(const float2 *)&s.factor[c / FL_CACHE_GROUP][8 * (n + m) + 2 * t4];
 #pragma unroll
                     for (int j = 0; j < 4; j++)
-                        score[n + m][j] = how::SCALED
-                                              ? fmaf(add[m][j], j % 2 ? by.y : by.x, score[n + m][j])
-                                              : score[n + m][j] + add[m][j];
+                        score[n + m][j] =
+                            how::SCALED ? fmaf(add[m][j], j % 2 ? by.y : by.x, score[n + m][j])
+                                        : score[n + m][j] + add[m][j];
                 }
             }
         }
@@ -308,7 +214,7 @@ static __global__ void __launch_bounds__(TILES *TEAM *GPU_LANES) attend_kernel(m
             }
         }
     }
-    int64_t item = a.latent + 2, next = a.spans * item; /* from head to head */
+    int64_t item = latent + 2, next = a.spans * item; /* from head to head */
     float *out = a.partial + ((r * a.heads + head0) * a.spans + span) * item;
     if (own == 0 && head0 + h < a.heads)
         *(float2 *)(out + h * next) = make_float2(high, sum);
@@ -318,37 +224,39 @@ static __global__ void __launch_bounds__(TILES *TEAM *GPU_LANES) attend_kernel(m
         for (int i = 0; i < 2; i++) {
             int head = tile * HEADS + g + 8 * i, c = (col0 + n) * 8 + 2 * t4;
             if (n < cols && head0 + head < a.heads)
-                *(float2 *)(out + head * next + 2 + c) = make_float2(acc[n][2 * i], acc[n][2 * i + 1]);
+                *(float2 *)(out + head * next + 2 + c) =
+                    make_float2(acc[n][2 * i], acc[n][2 * i + 1]);
         }
     }
 }
 
-template <int F, int Q, int TILES, int STEPS, int COLS>
+template <int F, int Q, int TILES, typename SIZE>
 static void attend(const mla_args &a, gpu_queue *q)
 {
     typedef form<F, Q> how;
     int pitch = pitch_of(a.latent + a.pe);
     size_t shared = sizeof(desk<F, Q, TILES>) + (size_t)how::ROOMS * KEYS * pitch * 2 +
-                    (how::RAW ? (size_t)KEYS * a.item_bytes : 0);
+                    (how::RAW ? (size_t)KEYS * a.row_bytes : 0);
     dim3 grid(gpu_blocks(a.heads, TILES * HEADS), (unsigned)a.spans, (unsigned)a.rows);
-    gpu_allow_shared(q, attend_kernel<F, Q, TILES, STEPS, COLS>, shared);
-    attend_kernel<F, Q, TILES, STEPS, COLS>
-        <<<grid, TILES * TEAM * GPU_LANES, shared, q->stream>>>(a);
+    gpu_allow_shared(q, attend_kernel<F, Q, TILES, SIZE>, shared);
+    attend_kernel<F, Q, TILES, SIZE><<<grid, TILES * TEAM * GPU_LANES, shared, q->stream>>>(a);
 }
 
 template <int F, int Q, int TILES> static void attend_heads(const mla_args &a, gpu_queue *q)
 {
-    if (a.latent + a.pe <= 3 * TEAM * STEP && a.latent <= 4 * TEAM * 8)
-        attend<F, Q, TILES, 3, 4>(a, q);
+    if (a.latent == 512 && a.pe == 64)
+        attend<F, Q, TILES, sizes<576, 512, 9, 16>>(a, q);
+    else if (a.latent + a.pe <= 3 * TEAM * STEP && a.latent <= 4 * TEAM * 8)
+        attend<F, Q, TILES, sizes<0, 0, 3, 4>>(a, q);
     else
-        attend<F, Q, TILES, 9, 16>(a, q);
+        attend<F, Q, TILES, sizes<0, 0, 9, 16>>(a, q);
 }
 
 /* Q: parts of a query. */
 template <int Q> struct matrix_units {
     template <int T> static void absorb(const mla_args &a, gpu_queue *q)
     {
-        if (T == FL_BF16 && a.most_spans == 1)
+        if (T == FL_BF16)
             project<true, Q>(a, q);
         else
             mla_absorb<T>(a, q);
@@ -356,7 +264,7 @@ template <int Q> struct matrix_units {
 
     template <int T> static void merge(const mla_args &a, gpu_queue *q)
     {
-        if (T == FL_BF16 && a.most_spans == 1)
+        if (T == FL_BF16)
             project<false, Q>(a, q);
         else
             mla_merge<T>(a, q);

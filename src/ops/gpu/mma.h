@@ -71,6 +71,14 @@ static __device__ inline void copy_async(void *to, const void *from)
         "l"(from));
 }
 
+/* The same, or 16 bytes of zeros. */
+static __device__ inline void copy_or_zero(void *to, const void *from, bool is)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from), "r"(is ? 16 : 0));
+}
+
 static __device__ inline void copies_commit(void)
 {
     asm volatile("cp.async.commit_group;");
@@ -80,6 +88,21 @@ static __device__ inline void copies_commit(void)
 template <int N> static __device__ inline void copies_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N));
+}
+
+/* Four matrices of 8 x 8 from shared memory, each lane giving the address of a row. */
+static __device__ inline void load_matrices(uint32_t out[4], const uint16_t *at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(at)));
+}
+
+static __device__ inline void load_transposed(uint32_t out[4], const uint16_t *at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(at)));
 }
 
 /* ---- activations ---- */

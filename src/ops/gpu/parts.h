@@ -54,5 +54,24 @@ static __device__ inline void add_products(float acc[N][4], const parts4 &g, con
     }
 }
 
+/* sum[n] += the products of a's parts with those of b's columns 8 n to 8 n + 7, least first; of
+ * three parts with three the six greatest. */
+template <int Q, int P>
+static __device__ inline void multiply(float sum[2][4], const uint32_t a[Q][4],
+                                       const uint32_t b[P][4])
+{
+    const int last = Q > P ? Q : P;
+#pragma unroll
+    for (int order = last - 1; order >= 0; order--) {
+#pragma unroll
+        for (int i = 0; i <= order; i++) {
+            if (i >= Q || order - i >= P)
+                continue;
+            mma(sum[0], a[i], b[order - i][0], b[order - i][1]);
+            mma(sum[1], a[i], b[order - i][2], b[order - i][3]);
+        }
+    }
+}
+
 #endif
 #endif

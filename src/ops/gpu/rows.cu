@@ -54,7 +54,7 @@ enum { MAX_PARTS = FL_MAX_OUT, WRITE_THREADS = 128 };
 typedef struct write_args {
     gpu_step step;
     unsigned char *base;
-    int64_t item_bytes, scales_at;
+    int64_t item_bytes, row_bytes, scales_at; /* of a cached row; before its factors */
     gpu_rows part[MAX_PARTS];
     int64_t width[MAX_PARTS];
     int n;
@@ -104,8 +104,7 @@ template <int F> static __global__ void __launch_bounds__(WRITE_THREADS) write_k
     const gpu_seq &seq = a.step.seqs[a.step.row_seq[row]];
     unsigned char *item = a.base + step_item(a.step, seq, a.step.pos[row]) * a.item_bytes;
     if constexpr (F == FL_F32 || F == FL_BF16) {
-        for (int64_t i = threadIdx.x; i < a.item_bytes / (F == FL_F32 ? 4 : 2);
-             i += WRITE_THREADS) {
+        for (int64_t i = threadIdx.x; i < a.row_bytes / (F == FL_F32 ? 4 : 2); i += WRITE_THREADS) {
             float x = i < a.elements ? element(a, row, i) : 0;
             if (F == FL_F32)
                 ((float *)item)[i] = x;
@@ -113,7 +112,7 @@ template <int F> static __global__ void __launch_bounds__(WRITE_THREADS) write_k
                 ((uint16_t *)item)[i] = bf16_bits(x);
         }
     } else {
-        for (int64_t i = a.elements + threadIdx.x; i < a.item_bytes; i += WRITE_THREADS) {
+        for (int64_t i = a.elements + threadIdx.x; i < a.row_bytes; i += WRITE_THREADS) {
             int64_t factor = (i - a.scales_at) / 4 * FL_CACHE_GROUP; /* zero, but for factors */
             if (i < a.scales_at || factor >= a.elements)
                 item[i] = 0;
@@ -122,11 +121,6 @@ template <int F> static __global__ void __launch_bounds__(WRITE_THREADS) write_k
              i0 += WRITE_THREADS / GPU_LANES * FL_CACHE_GROUP)
             write_group<F>(a, row, i0, item);
     }
-}
-
-static bool write_fits(const fl_node_view *n)
-{
-    return n->in[0]->dtype == FL_F32;
 }
 
 static void run_cache_write(const fl_call *call, const fl_step *step, int phase,
@@ -145,6 +139,7 @@ static void run_cache_write(const fl_call *call, const fl_step *step, int phase,
         a.width[i] = fl_type_width(&call->in[i + 1].type);
         a.elements += a.width[i];
     }
+    a.row_bytes = fl_cache_row_bytes(call->in[0].type.dtype, a.elements);
     a.scales_at = fl_cache_scales_at(a.elements);
     GPU_FOR_CACHE(call->in[0].type.dtype,
                   (write_kernel<F><<<(unsigned)step->n_rows, WRITE_THREADS, 0, q->stream>>>(a)));
@@ -175,7 +170,7 @@ static void run_cast(const fl_call *call, const fl_step *step, int phase, const 
 static const fl_kernel kernels[] = {
     {.op = "embed", .name = "gpu", .preference = 1, .n_phases = 1, .run = run_embed},
     {.op = "gather_logits", .name = "gpu", .preference = 1, .n_phases = 1, .run = run_gather},
-    {.op = "cache_write", .name = "gpu", .preference = 1, .n_phases = 1, .run = run_cache_write, .fits = write_fits},
+    {.op = "cache_write", .name = "gpu", .preference = 1, .n_phases = 1, .run = run_cache_write},
     {.op = "cast", .name = "gpu", .preference = 1, .n_phases = 1, .run = run_cast},
 };
 extern const fl_kernel_list gpu_kernels_rows = FL_KERNEL_LIST(kernels);
