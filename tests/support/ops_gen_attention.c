@@ -113,6 +113,14 @@ static void make_mla(tc *c)
         latent = 32;
         pe = 16 * rng_int(r, 0, 1);
     }
+    if (rng_one_in(r, 25)) { /* the sizes of large models */
+        type = FL_BF16;
+        latent = 512;
+        pe = 64;
+        heads = rng_int(r, 1, 40);
+        nope = rng_int(r, 1, 3);
+        dv = rng_int(r, 1, 3);
+    }
     tc_rows(c, FL_ROWS_TOKENS, FL_F32, 2, (int64_t[]){heads, nope + pe});
     tc_const(c, type, 1, 2, (int64_t[]){heads * (nope + dv), latent});
     tc_cache_in(c, ops_cache_type(c), latent + pe);

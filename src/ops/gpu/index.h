@@ -37,6 +37,7 @@ typedef struct select_args {
     int heads, d, topk;
     float scale;
     int64_t row0, rows, context, pieces;
+    bool prompt;       /* neighbouring rows are of one sequence, most of them */
     uint32_t *score;   /* [rows][pieces * PIECE] */
     uint32_t *count;   /* [ROUNDS][rows][DIGITS], zero at first, as is what follows */
     row_pick *pick;    /* [rows] */
@@ -322,6 +323,7 @@ static inline select_args index_args_of(const fl_call *call, const fl_step *step
     a.topk = (int)call->attr[FL_INDEX_SELECT_TOPK].i;
     a.scale = (float)call->attr[FL_INDEX_SELECT_SCALE].f;
     a.context = q->max_context;
+    a.prompt = step->n_rows != step->n_seqs;
     a.pieces = (a.context + PIECE - 1) / PIECE;
     *most = index_pass_rows(a.context, step->n_rows);
     a.score = (uint32_t *)shared;

@@ -196,107 +196,164 @@ static __device__ inline void multiply_codes(int32_t dot[ROWS / 2][COLS][4], con
     }
 }
 
-/* COLS: of 8 heads. */
+/* Loads this lane's part of KEYS keys from k0 on, the pieces of a turn; zero from n on. */
+template <int F>
+static __device__ inline void load_keys(const select_args &a, const unsigned char *keys, int64_t k0,
+                                        int64_t n, int turn, uint4 x[form<F>::LOADS][ROWS])
+{
+    int g = threadIdx.x % GPU_LANES / 4, t4 = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < form<F>::LOADS; i++) {
+        int at = (turn * form<F>::LOADS + i) * 64 + 16 * t4;
+#pragma unroll
+        for (int j = 0; j < ROWS; j++)
+            x[i][j] = k0 + 8 * j + g < n && at < a.d * (16 / form<F>::SPAN)
+                          ? __ldg((const uint4 *)(keys + (8 * j + g) * a.item_bytes + at))
+                          : make_uint4(0, 0, 0, 0);
+    }
+}
+
+/* Scores KEYS keys from k0 on for row r, of which n are seen; x: the keys, if one turn is all. */
 template <int F, int COLS>
-static __global__ void __launch_bounds__(SELECT_THREADS, COLS > 4 ? 1 : 2)
-    score_kernel(select_args a)
+static __device__ inline void score_block(const select_args &a, int64_t r, int64_t n, int64_t k0,
+                                          const unsigned char *keys, uint4 x[form<F>::LOADS][ROWS],
+                                          query_part *queries, const float *weight, uint32_t *n_of)
 {
     typedef form<F> how;
-    enum { LOADS = how::LOADS };
-    extern __shared__ __align__(16) query_part queries[];
-    __shared__ uint32_t n_of[DIGITS];
-    __shared__ __align__(8) float weight[8 * COLS];
-    int lane = threadIdx.x % GPU_LANES, warp = threadIdx.x / GPU_LANES, g = lane / 4, t4 = lane % 4;
-    int64_t r = blockIdx.y, row = a.row0 + r, n = contest(a, r);
-    if ((int64_t)blockIdx.x * WARPS * KEYS >= n)
-        return;
-    const gpu_seq seq = a.step.seqs[a.step.row_seq[row]];
+    int lane = threadIdx.x % GPU_LANES, g = lane / 4, t4 = lane % 4;
     uint32_t *scores = a.score + r * a.pieces * PIECE;
-    int bytes = a.d * (16 / how::SPAN);
-    stage_queries<F, COLS>(a, row, queries, weight);
-    clear_digits(n_of);
-    for (int64_t k0 = ((int64_t)blockIdx.x * WARPS + warp) * KEYS; k0 < n;
-         k0 += (int64_t)gridDim.x * WARPS * KEYS) {
-        /* All keys are of one page. */
-        const unsigned char *keys = a.base + step_item(a.step, seq, k0) * a.item_bytes;
-        float dot[ROWS / 2][COLS][4] = {}, factor[ROWS];
-        int32_t whole[ROWS / 2][COLS][4] = {};
+    float dot[ROWS / 2][COLS][4] = {};
+    int32_t whole[ROWS / 2][COLS][4] = {};
 #pragma unroll
-        for (int turn = 0; turn < how::TURNS; turn++) {
-            uint4 x[LOADS][ROWS];
+    for (int turn = 0; turn < how::TURNS; turn++) {
+        if (how::TURNS > 1)
+            load_keys<F>(a, keys, k0, n, turn, x);
 #pragma unroll
-            for (int i = 0; i < LOADS; i++) {
-                int at = (turn * LOADS + i) * 64 + 16 * t4;
+        for (int i = 0; i < how::LOADS; i++) {
+            if constexpr (F == FL_I8)
+                multiply_codes<COLS>(whole, x[i], queries, turn * how::LOADS + i);
+            else
+                multiply<F, COLS>(dot, x[i], queries, turn * how::LOADS + i);
+        }
+    }
+    /* This lane has, of each tile and column, keys g and g + 8 and heads 2 t and 2 t + 1. */
+    uint32_t odd[ROWS];
 #pragma unroll
-                for (int j = 0; j < ROWS; j++)
-                    x[i][j] = k0 + 8 * j + g < n && at < bytes
-                                  ? __ldg((const uint4 *)(keys + (8 * j + g) * a.item_bytes + at))
-                                  : make_uint4(0, 0, 0, 0);
-            }
+    for (int j = 0; j < ROWS; j++) {
+        float score = 0, trace = 0;
+        int64_t at = k0 + 8 * j + g;
 #pragma unroll
-            for (int j = 0; j < ROWS && F == FL_I8; j++)
-                factor[j] = k0 + 8 * j + g < n
-                                ? *(const float *)(keys + (8 * j + g) * a.item_bytes + a.scales_at)
-                                : 0;
+        for (int i = 0; i < COLS; i++) {
+            float2 by = *(const float2 *)&weight[8 * i + 2 * t4];
 #pragma unroll
-            for (int i = 0; i < LOADS; i++) {
-                if constexpr (F == FL_I8)
-                    multiply_codes<COLS>(whole, x[i], queries, turn * LOADS + i);
-                else
-                    multiply<F, COLS>(dot, x[i], queries, turn * LOADS + i);
+            for (int c = 0; c < 2; c++) {
+                float u = F == FL_I8 ? (float)whole[j / 2][i][j % 2 * 2 + c]
+                                     : dot[j / 2][i][j % 2 * 2 + c];
+                score = fmaf(c ? by.y : by.x, u < 0 ? 0 : u, score);
+                trace = fmaf(u, 0, trace); /* NaN when one of them is not finite */
             }
         }
-        /* This lane has, of each tile and column, keys g and g + 8 and heads 2 t and 2 t + 1. */
-        uint32_t odd[ROWS];
+        for (int i = 1; i < 4; i *= 2)
+            score += __shfl_xor_sync(0xffffffffu, score, i, GPU_LANES);
+        odd[j] = F == FL_I8 ? 0 : __ballot_sync(0xffffffffu, trace != 0);
+        if (t4 == 0 && at < n && !(odd[j] >> (4 * g) & 15)) {
+            if (F == FL_I8)
+                score *= *(const float *)(keys + (8 * j + g) * a.item_bytes + a.scales_at);
+            uint32_t y = ordered(score);
+            scores[at] = y;
+            atomicAdd(&n_of[digit_of(y, 0)], 1u);
+        }
+    }
 #pragma unroll
-        for (int j = 0; j < ROWS; j++) {
-            float score = 0, trace = 0;
-#pragma unroll
-            for (int i = 0; i < COLS; i++) {
-                float2 by = *(const float2 *)&weight[8 * i + 2 * t4];
-#pragma unroll
-                for (int c = 0; c < 2; c++) {
-                    float u = F == FL_I8 ? (float)whole[j / 2][i][j % 2 * 2 + c]
-                                         : dot[j / 2][i][j % 2 * 2 + c];
-                    score = fmaf(c ? by.y : by.x, u < 0 ? 0 : u, score);
-                    trace = fmaf(u, 0, trace); /* NaN when one of them is not finite */
-                }
-            }
-            for (int i = 1; i < 4; i *= 2)
-                score += __shfl_xor_sync(0xffffffffu, score, i, GPU_LANES);
-            odd[j] = F == FL_I8 ? 0 : __ballot_sync(0xffffffffu, trace != 0);
-            int64_t at = k0 + 8 * j + g;
-            if (t4 == 0 && at < n && !(odd[j] >> (4 * g) & 15)) {
-                uint32_t y = ordered(F == FL_I8 ? factor[j] * score : score);
+    for (int j = 0; j < ROWS; j++) {
+        for (int i = 0; i < 8 && odd[j]; i++) {
+            int64_t at = k0 + 8 * j + i;
+            if (at >= n || !(odd[j] >> (4 * i) & 15))
+                continue;
+            uint32_t y = ordered(plain_score<F>(a, a.row0 + r, keys + (8 * j + i) * a.item_bytes));
+            if (lane == 0) {
                 scores[at] = y;
                 atomicAdd(&n_of[digit_of(y, 0)], 1u);
             }
         }
+    }
+}
+
+/* COLS: of 8 heads.  TILE: rows of a block; those of one sequence share the keys that it loads. */
+template <int F, int COLS, int TILE>
+static __global__ void __launch_bounds__(SELECT_THREADS, COLS > 4 ? 1 : 2)
+    score_kernel(select_args a)
+{
+    typedef form<F> how;
+    enum { QUERIES = how::LOADS * how::TURNS * how::STEPS * COLS * how::QUERY_PARTS };
+    extern __shared__ __align__(16) query_part queries[];
+    __shared__ uint32_t n_of[TILE][DIGITS];
+    __shared__ __align__(8) float weight[TILE][8 * COLS];
+    int64_t r0 = (int64_t)blockIdx.y * TILE, begin = (int64_t)blockIdx.x * WARPS * KEYS;
+    int warp = threadIdx.x / GPU_LANES;
+    int64_t seen[TILE], most = 0; /* keys of each row, where it has some for this block */
+    bool one = true;
 #pragma unroll
-        for (int j = 0; j < ROWS; j++) {
-            for (int i = 0; i < 8 && odd[j]; i++) {
-                int64_t at = k0 + 8 * j + i;
-                if (at >= n || !(odd[j] >> (4 * i) & 15))
-                    continue;
-                uint32_t y = ordered(plain_score<F>(a, row, keys + (8 * j + i) * a.item_bytes));
-                if (lane == 0) {
-                    scores[at] = y;
-                    atomicAdd(&n_of[digit_of(y, 0)], 1u);
-                }
+    for (int t = 0; t < TILE; t++) {
+        seen[t] = r0 + t < a.rows ? contest(a, r0 + t) : 0;
+        seen[t] = begin < seen[t] ? seen[t] : 0;
+        most = max(most, seen[t]);
+        if (seen[t])
+            stage_queries<F, COLS>(a, a.row0 + r0 + t, queries + t * QUERIES, weight[t]);
+        one = one && (!seen[t] || a.step.row_seq[a.row0 + r0 + t] == a.step.row_seq[a.row0 + r0]);
+    }
+    if (!most)
+        return;
+    for (int i = threadIdx.x; i < TILE * DIGITS; i += SELECT_THREADS)
+        n_of[0][i] = 0;
+    __syncthreads();
+    for (int pass = 0; pass < (one ? 1 : TILE); pass++) {
+        int64_t n = one ? most : 0;
+#pragma unroll
+        for (int t = 0; t < TILE; t++)
+            n = !one && t == pass ? seen[t] : n;
+        if (!n)
+            continue;
+        const gpu_seq seq = a.step.seqs[a.step.row_seq[a.row0 + r0 + pass]];
+        for (int64_t k0 = begin + warp * KEYS; k0 < n; k0 += (int64_t)gridDim.x * WARPS * KEYS) {
+            /* All keys are of one page. */
+            const unsigned char *keys = a.base + step_item(a.step, seq, k0) * a.item_bytes;
+            uint4 x[how::LOADS][ROWS];
+            if (how::TURNS == 1)
+                load_keys<F>(a, keys, k0, n, 0, x);
+#pragma unroll
+            for (int t = 0; t < TILE; t++) {
+                if (k0 < seen[t] && (one || t == pass))
+                    score_block<F, COLS>(a, r0 + t, seen[t], k0, keys, x, queries + t * QUERIES,
+                                         weight[t], n_of[t]);
             }
         }
     }
-    add_digits(a, r, 0, n_of, blocks_of(n, WARPS * KEYS));
+#pragma unroll
+    for (int t = 0; t < TILE; t++) {
+        if (seen[t])
+            add_digits(a, r0 + t, 0, n_of[t], blocks_of(seen[t], WARPS * KEYS));
+    }
 }
 
+template <int F, int COLS, int TILE> static void score_tiles(const select_args &a, gpu_queue *q)
+{
+    size_t shared = sizeof(query_part) * TILE * form<F>::LOADS * form<F>::TURNS * form<F>::STEPS *
+                    COLS * form<F>::QUERY_PARTS;
+    int64_t work = (a.context + WARPS * KEYS - 1) / (WARPS * KEYS);
+    unsigned tiles = gpu_blocks(a.rows, TILE);
+    dim3 grid(index_blocks(q, work, tiles, 2), tiles);
+    gpu_allow_shared(q, score_kernel<F, COLS, TILE>, shared);
+    score_kernel<F, COLS, TILE><<<grid, SELECT_THREADS, shared, q->stream>>>(a);
+}
+
+/* Keys that fit the registers at once are shared by a tile of a prompt's rows. */
 template <int F, int COLS> static void score_keys(const select_args &a, gpu_queue *q)
 {
-    size_t shared = sizeof(query_part) * form<F>::LOADS * form<F>::TURNS * form<F>::STEPS * COLS *
-                    form<F>::QUERY_PARTS;
-    int64_t work = (a.context + WARPS * KEYS - 1) / (WARPS * KEYS);
-    dim3 grid(index_blocks(q, work, a.rows, 2), (unsigned)a.rows);
-    gpu_allow_shared(q, score_kernel<F, COLS>, shared);
-    score_kernel<F, COLS><<<grid, SELECT_THREADS, shared, q->stream>>>(a);
+    if (a.prompt && form<F>::TURNS == 1 && COLS <= 4)
+        score_tiles<F, COLS, F == FL_I8 ? 4 : 2>(a, q);
+    else
+        score_tiles<F, COLS, 1>(a, q);
 }
 
 struct matrix_units {
