@@ -279,16 +279,22 @@ static __device__ inline void score_block(const select_args &a, int64_t r, int64
     }
 }
 
+/* What a block has in shared memory for each of its rows. */
+template <int F, int COLS, int TILE> struct table {
+    typedef form<F> how;
+    query_part queries[TILE][how::LOADS * how::TURNS * how::STEPS * COLS * how::QUERY_PARTS];
+    float weight[TILE][8 * COLS];
+    uint32_t n_of[TILE][DIGITS];
+};
+
 /* COLS: of 8 heads.  TILE: rows of a block; those of one sequence share the keys that it loads. */
 template <int F, int COLS, int TILE>
 static __global__ void __launch_bounds__(SELECT_THREADS, COLS > 4 ? 1 : 2)
     score_kernel(select_args a)
 {
     typedef form<F> how;
-    enum { QUERIES = how::LOADS * how::TURNS * how::STEPS * COLS * how::QUERY_PARTS };
-    extern __shared__ __align__(16) query_part queries[];
-    __shared__ uint32_t n_of[TILE][DIGITS];
-    __shared__ __align__(8) float weight[TILE][8 * COLS];
+    extern __shared__ __align__(16) unsigned char room[];
+    table<F, COLS, TILE> &s = *(table<F, COLS, TILE> *)room;
     int64_t r0 = (int64_t)blockIdx.y * TILE, begin = (int64_t)blockIdx.x * WARPS * KEYS;
     int warp = threadIdx.x / GPU_LANES;
     int64_t seen[TILE], most = 0; /* keys of each row, where it has some for this block */
@@ -299,13 +305,13 @@ static __global__ void __launch_bounds__(SELECT_THREADS, COLS > 4 ? 1 : 2)
         seen[t] = begin < seen[t] ? seen[t] : 0;
         most = max(most, seen[t]);
         if (seen[t])
-            stage_queries<F, COLS>(a, a.row0 + r0 + t, queries + t * QUERIES, weight[t]);
+            stage_queries<F, COLS>(a, a.row0 + r0 + t, s.queries[t], s.weight[t]);
         one = one && (!seen[t] || a.step.row_seq[a.row0 + r0 + t] == a.step.row_seq[a.row0 + r0]);
     }
     if (!most)
         return;
     for (int i = threadIdx.x; i < TILE * DIGITS; i += SELECT_THREADS)
-        n_of[0][i] = 0;
+        s.n_of[0][i] = 0;
     __syncthreads();
     for (int pass = 0; pass < (one ? 1 : TILE); pass++) {
         int64_t n = one ? most : 0;
@@ -324,22 +330,21 @@ static __global__ void __launch_bounds__(SELECT_THREADS, COLS > 4 ? 1 : 2)
 #pragma unroll
             for (int t = 0; t < TILE; t++) {
                 if (k0 < seen[t] && (one || t == pass))
-                    score_block<F, COLS>(a, r0 + t, seen[t], k0, keys, x, queries + t * QUERIES,
-                                         weight[t], n_of[t]);
+                    score_block<F, COLS>(a, r0 + t, seen[t], k0, keys, x, s.queries[t], s.weight[t],
+                                         s.n_of[t]);
             }
         }
     }
 #pragma unroll
     for (int t = 0; t < TILE; t++) {
         if (seen[t])
-            add_digits(a, r0 + t, 0, n_of[t], blocks_of(seen[t], WARPS * KEYS));
+            add_digits(a, r0 + t, 0, s.n_of[t], blocks_of(seen[t], WARPS * KEYS));
     }
 }
 
 template <int F, int COLS, int TILE> static void score_tiles(const select_args &a, gpu_queue *q)
 {
-    size_t shared = sizeof(query_part) * TILE * form<F>::LOADS * form<F>::TURNS * form<F>::STEPS *
-                    COLS * form<F>::QUERY_PARTS;
+    size_t shared = sizeof(table<F, COLS, TILE>);
     int64_t work = (a.context + WARPS * KEYS - 1) / (WARPS * KEYS);
     unsigned tiles = gpu_blocks(a.rows, TILE);
     dim3 grid(index_blocks(q, work, tiles, 2), tiles);

@@ -16,7 +16,7 @@
 
 enum { SPAN = 64, MAX_SPANS = 256, MAX_LATENT = 1024, FEW_HEADS = 16 };
 enum { MLA_BLOCKS = 132 /* that a row with many keys is spread over, at least */ };
-static const int64_t MLA_SCRATCH = (int64_t)256 << 20;
+static const int64_t MLA_SCRATCH = (int64_t)128 << 20;
 
 typedef struct mla_args {
     gpu_step step;

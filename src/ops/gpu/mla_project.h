@@ -9,9 +9,22 @@
 #include "ops/gpu/mla.h"
 #include "ops/gpu/parts.h"
 
-enum { PROJECT_COLS = 128, PROJECT_LENGTH = 64 /* of a tile */ };
-enum { PROJECT_WARPS = 4, PROJECT_THREADS = 128 };
-enum { PROJECT_TILE = PROJECT_COLS * (PROJECT_LENGTH + 8) /* elements, with room between rows */ };
+enum { PROJECT_WARPS = 4, PROJECT_THREADS = 128, PROJECT_LENGTH = 64 /* of a tile */ };
+enum { PROJECT_STEPS = 4 /* sums of 16 in it */, PROJECT_STAGES = 4 };
+
+/* MANY: each warp has 16 rows of its own and all of a block's results; otherwise they share 16 rows
+ * and divide the results. */
+template <bool DOWN, bool MANY> struct project_form {
+    enum {
+        ROWS = MANY ? 16 * (int)PROJECT_WARPS : 16,
+        COLS = MANY ? 128 : 64,
+        OWN = MANY ? (int)COLS : (int)COLS / (int)PROJECT_WARPS, /* of a warp */
+        HIGH = DOWN ? (int)PROJECT_LENGTH : (int)COLS,           /* rows of a tile */
+        WIDE = DOWN ? (int)COLS : (int)PROJECT_LENGTH,
+        PITCH = WIDE + 8,
+        TILE = HIGH * PITCH /* elements */
+    };
+};
 
 /* DOWN: from nope to latent, by rows of kv_b; otherwise from latent to dv, by its columns. */
 template <bool DOWN> struct project_shape {
@@ -27,38 +40,42 @@ template <bool DOWN> struct project_shape {
 };
 
 /* Starts bringing the weights of elements k0 on and results n0 on; zero where there are none. */
-template <bool DOWN>
+template <bool DOWN, bool MANY>
 static __device__ inline void bring_weights(const project_shape<DOWN> &s, int latent, int k0,
                                             int n0, uint16_t *tile)
 {
-    enum {
-        ROWS = DOWN ? PROJECT_LENGTH : PROJECT_COLS,
-        WIDTH = DOWN ? PROJECT_COLS : PROJECT_LENGTH
-    };
-    for (int i = threadIdx.x; i < ROWS * WIDTH / 8; i += PROJECT_THREADS) {
-        int row = i / (WIDTH / 8), c = i % (WIDTH / 8) * 8;
+    typedef project_form<DOWN, MANY> form;
+    for (int i = threadIdx.x; i < form::HIGH * form::WIDE / 8 && k0 < s.k; i += PROJECT_THREADS) {
+        int row = i / (form::WIDE / 8), c = i % (form::WIDE / 8) * 8;
         int k = k0 + (DOWN ? row : c), n = n0 + (DOWN ? c : row);
-        uint16_t *to = tile + row * (WIDTH + 8) + c;
-        if (k < s.k && n < s.n)
-            copy_async(to, s.w + (int64_t)(DOWN ? k : n) * latent + (DOWN ? n : k));
-        else
-            *(uint4 *)to = make_uint4(0, 0, 0, 0);
+        bool is = k < s.k && n < s.n;
+        copy_or_zero(tile + row * form::PITCH + c,
+                     s.w + (is ? (int64_t)(DOWN ? k : n) * latent + (DOWN ? n : k) : 0), is);
     }
     copies_commit();
 }
 
-/* MANY: each warp has 16 rows of its own; otherwise they share 16 rows and its results. */
+/* Loads this lane's elements of both of its rows, those of a tile from k0 on. */
+static __device__ inline void load_elements(const float *const x[2], int k0, int k_end,
+                                            float to[PROJECT_STEPS][8])
+{
+#pragma unroll
+    for (int i = 0; i < PROJECT_STEPS * 8; i++) {
+        int k = k0 + i / 8 * 16 + 2 * (threadIdx.x % 4) + i / 4 % 2 * 8 + i % 2;
+        to[i / 8][i % 8] = k < k_end ? x[i / 2 % 2][k] : 0;
+    }
+}
+
 template <bool DOWN, int Q, bool MANY>
 static __global__ void __launch_bounds__(PROJECT_THREADS) project_kernel(mla_args a)
 {
-    __shared__ __align__(16) uint16_t tiles[2][PROJECT_TILE];
-    enum { PITCH = (DOWN ? PROJECT_COLS : PROJECT_LENGTH) + 8 };
-    enum { COLS = PROJECT_COLS / 8 / (MANY ? 1 : (int)PROJECT_WARPS) };
-    enum { ROWS = MANY ? 16 * (int)PROJECT_WARPS : 16 };
-    int col0 = MANY ? 0 : threadIdx.x / GPU_LANES * COLS * 8; /* this warp's first */
+    typedef project_form<DOWN, MANY> form;
+    enum { PITCH = form::PITCH, COLS = form::OWN / 8 };
+    extern __shared__ __align__(16) uint16_t stages[];
     int lane = threadIdx.x % GPU_LANES, g = lane / 4, t4 = lane % 4, head = blockIdx.z;
-    int n0 = blockIdx.y * PROJECT_COLS, whole = a.latent + a.pe, width = a.nope + a.pe;
-    int64_t rows = a.step.counts[GPU_ROWS] - a.row0, first = (int64_t)blockIdx.x * ROWS;
+    int col0 = MANY ? 0 : threadIdx.x / GPU_LANES * form::OWN; /* this warp's first */
+    int n0 = blockIdx.y * form::COLS, whole = a.latent + a.pe, width = a.nope + a.pe;
+    int64_t rows = a.step.counts[GPU_ROWS] - a.row0, first = (int64_t)blockIdx.x * form::ROWS;
     rows = rows < a.rows ? rows : a.rows;
     if (first >= rows)
         return;
@@ -72,24 +89,29 @@ static __global__ void __launch_bounds__(PROJECT_THREADS) project_kernel(mla_arg
         x[i] = DOWN ? a.q.p + (a.row0 + r) * a.q.stride + (int64_t)head * width
                     : a.united + (r * a.heads + head) * a.latent;
     }
-    float acc[COLS][4] = {};
-    bring_weights(s, a.latent, 0, n0, tiles[0]);
-    for (int k0 = 0, turn = 0; k0 < s.k; k0 += PROJECT_LENGTH, turn = !turn) {
-        copies_wait<0>();
-        __syncthreads();
-        if (k0 + PROJECT_LENGTH < s.k)
-            bring_weights(s, a.latent, k0 + PROJECT_LENGTH, n0, tiles[!turn]);
-        const uint16_t *tile = tiles[turn];
+    float acc[COLS][4] = {}, next[PROJECT_STEPS][8];
+    for (int i = 0; i < PROJECT_STAGES - 1; i++)
+        bring_weights<DOWN, MANY>(s, a.latent, i * PROJECT_LENGTH, n0, stages + i * form::TILE);
+    load_elements(x, 0, s.k, next);
+    for (int k0 = 0, turn = 0; k0 < s.k; k0 += PROJECT_LENGTH, turn++) {
+        const int ahead = turn + PROJECT_STAGES - 1;
+        const uint16_t *tile = stages + turn % PROJECT_STAGES * form::TILE;
+        float own[PROJECT_STEPS][8];
 #pragma unroll
-        for (int step = 0; step < PROJECT_LENGTH / 16; step++) {
+        for (int i = 0; i < PROJECT_STEPS * 8; i++)
+            own[i / 8][i % 8] = next[i / 8][i % 8] * by;
+        copies_wait<PROJECT_STAGES - 2>();
+        __syncthreads(); /* the tile is there, and nobody is at the one before */
+        bring_weights<DOWN, MANY>(s, a.latent, ahead * PROJECT_LENGTH, n0,
+                                  stages + ahead % PROJECT_STAGES * form::TILE);
+        load_elements(x, k0 + PROJECT_LENGTH, s.k, next);
+#pragma unroll
+        for (int step = 0; step < PROJECT_STEPS; step++) {
             uint32_t of[Q][4];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                int k = k0 + step * 16 + 2 * t4 + j / 2 * 8;
-                float u = k < s.k ? x[j % 2][k] * by : 0;
-                float v = k + 1 < s.k ? x[j % 2][k + 1] * by : 0;
                 uint32_t both[Q];
-                pair_parts<Q>(u, v, both);
+                pair_parts<Q>(own[step][2 * j], own[step][2 * j + 1], both);
 #pragma unroll
                 for (int p = 0; p < Q; p++)
                     of[p][j] = both[p];
@@ -172,19 +194,25 @@ static __global__ void __launch_bounds__(UNITE_THREADS) unite_kernel(mla_args a)
     }
 }
 
+template <bool DOWN, int Q, bool MANY> static void project_rows(const mla_args &a, gpu_queue *q)
+{
+    typedef project_form<DOWN, MANY> form;
+    size_t shared = (size_t)PROJECT_STAGES * form::TILE * sizeof(uint16_t);
+    dim3 grid(gpu_blocks(a.rows, form::ROWS), gpu_blocks(DOWN ? a.latent : a.dv, form::COLS),
+              (unsigned)a.heads);
+    gpu_allow_shared(q, project_kernel<DOWN, Q, MANY>, shared);
+    project_kernel<DOWN, Q, MANY><<<grid, PROJECT_THREADS, shared, q->stream>>>(a);
+}
+
 template <bool DOWN, int Q> static void project(const mla_args &a, gpu_queue *q)
 {
-    dim3 grid(gpu_blocks(a.rows, 16), gpu_blocks(DOWN ? a.latent : a.dv, PROJECT_COLS),
-              (unsigned)a.heads);
     dim3 heads((unsigned)a.rows, (unsigned)a.heads, gpu_blocks(a.latent, UNITE_COLS));
     if (!DOWN)
         unite_kernel<<<heads, UNITE_THREADS, 0, q->stream>>>(a);
-    if (a.rows <= 16) {
-        project_kernel<DOWN, Q, false><<<grid, PROJECT_THREADS, 0, q->stream>>>(a);
-    } else {
-        grid.x = gpu_blocks(a.rows, 16 * PROJECT_WARPS);
-        project_kernel<DOWN, Q, true><<<grid, PROJECT_THREADS, 0, q->stream>>>(a);
-    }
+    if (a.rows <= 16)
+        project_rows<DOWN, Q, false>(a, q);
+    else
+        project_rows<DOWN, Q, true>(a, q);
 }
 
 #endif
