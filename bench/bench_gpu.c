@@ -1,6 +1,7 @@
 /* How near the kernels of a GPU come to its memory and arithmetic (docs/performance-gpu.md).
  *
- *     bench_gpu [operator]
+ *     bench_gpu [operator [text]]    of attention and indexer only cases with the text in their
+ * name
  *
  * Every line: the shape, the median time of a call (of 21, or as many as half a second has), the
  * floor (bytes that must move at the copy bandwidth measured here, or the other limit where it is
@@ -26,7 +27,8 @@ static fl_device *device;
 static bool fast;        /* the kernels of precision fast, too */
 static double bandwidth; /* bytes a second, read and written, of a copy */
 static uint64_t dice = 88172645463325252u;
-static bool fast; /* kernels of precision fast are taken */
+static bool fast;        /* kernels of precision fast are taken */
+static const char *only; /* NULL, or what the name of a case must contain */
 
 typedef struct bench {
     const fl_op *op;
@@ -481,6 +483,12 @@ static void mla_case(int seqs, int rows_each, int64_t heads, int64_t context, in
     fl_error err;
     char name[120];
     int rows = seqs * rows_each;
+    double keys = select ? (double)select : (double)context;
+    snprintf(name, sizeof name, "mla%s %s %d x %d rows, %lld heads, %.0f of %lld keys",
+             with_fast ? " fast" : "", fl_dtype_name(cache), seqs, rows_each, (long long)heads,
+             keys, (long long)context);
+    if (only && !strstr(name, only))
+        return;
     fast = with_fast;
     fresh(16, 256, context);
     begin(&b, "mla", seqs, rows_each, context);
@@ -500,10 +508,6 @@ static void mla_case(int seqs, int rows_each, int64_t heads, int64_t context, in
     b.attr[FL_MLA_V_DIM].i = 128;
     b.attr[FL_MLA_V_DIM].f = 128;
     b.attr[FL_MLA_SCALE].f = 0.01;
-    double keys = select ? (double)select : (double)context;
-    snprintf(name, sizeof name, "mla%s %s %d x %d rows, %lld heads, %.0f of %lld keys",
-             fast ? " fast" : "", fl_dtype_name(cache), seqs, rows_each, (long long)heads, keys,
-             (long long)context);
     report(name, measure(&b, 256, rows > 16 ? 1 : 5),
            seqs * keys * (double)fl_cache_row_bytes(cache, 576) + 2.0 * (double)heads * 256 * 512,
            2.0 * rows * keys * (double)heads * (576 + 512));
@@ -542,6 +546,10 @@ static void bench_index(void)
         int rows = cases[i / 3].rows, heads = cases[i / 3].heads;
         int64_t context = cases[i / 3].context;
         fl_dtype type = types[i % 3];
+        snprintf(name, sizeof name, "index_select %s %d rows, %d heads, %lld keys",
+                 fl_dtype_name(type), rows, heads, (long long)context);
+        if (only && !strstr(name, only))
+            continue;
         fresh(8, 64, context);
         begin(&b, "index_select", 1, rows, context);
         add_rows(&b, FL_F32, heads, 128);
@@ -549,8 +557,6 @@ static void bench_index(void)
         add_state(&b, true, type, 128, context);
         b.attr[FL_INDEX_SELECT_TOPK].i = 2048;
         b.attr[FL_INDEX_SELECT_TOPK].f = 2048;
-        snprintf(name, sizeof name, "index_select %s %d rows, %d heads, %lld keys",
-                 fl_dtype_name(type), rows, heads, (long long)context);
         report(name, measure(&b, 64, 5), (double)context * (double)fl_cache_row_bytes(type, 128),
                2.0 * rows * (double)context * heads * 128);
     }
@@ -566,6 +572,7 @@ int main(int argc, char **argv)
                {"delta_rule", bench_delta},
                {"mla", bench_mla},
                {"index_select", bench_index}};
+    only = argc > 2 ? argv[2] : NULL;
     bench_copy();
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (argc < 2 || strcmp(argv[1], all[i].name) == 0)
