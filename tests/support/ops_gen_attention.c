@@ -113,11 +113,11 @@ static void make_mla(tc *c)
         latent = 32;
         pe = 16 * rng_int(r, 0, 1);
     }
-    if (rng_one_in(r, 25)) { /* the sizes of large models */
+    if (rng_one_in(r, 60)) { /* the sizes of large models */
         type = FL_BF16;
         latent = 512;
         pe = 64;
-        heads = rng_int(r, 1, 40);
+        heads = rng_one_in(r, 3) ? 18 : rng_int(r, 1, 3);
         nope = rng_int(r, 1, 3);
         dv = rng_int(r, 1, 3);
     }
