@@ -61,11 +61,11 @@ void fl_attend(const fl_block *b, int m, const float *q, int64_t ldq, int nv, fl
                float *weights)
 {
     float max[QUERIES] = {0}, shrink[QUERIES];
-    int n_scores = (b->n + FL_LANES - 1) / FL_LANES;
+    int n_scores = (b->n + b->more * (m - 1) + FL_LANES - 1) / FL_LANES;
     fl_matmul(m, n_scores, b->d, q, ldq, b->keys, KEYS, weights, KEYS, false);
     for (int i = 0; i < m; i++) {
         float *w = weights + i * KEYS;
-        for (int j = b->n; j < n_scores * FL_LANES; j++)
+        for (int j = b->n + b->more * i; j < n_scores * FL_LANES; j++)
             w[j] = -INFINITY; /* no key: weight 0 */
         max[i] = top(w, n_scores, r.max[i]);
     }
@@ -75,6 +75,11 @@ void fl_attend(const fl_block *b, int m, const float *q, int64_t ldq, int nv, fl
         r.max[i] = max[i];
     }
     fl_matmul_scaled(m, nv, b->n, weights, KEYS, 1, b->values, b->ld_values, shrink, r.value, r.ld);
+    /* What not all see is added for each by itself: weight 0 times a value that is no number would
+     * show. */
+    for (int i = 1; i < m && b->more; i++)
+        fl_matmul(1, nv, b->more * i, weights + i * KEYS + b->n, KEYS,
+                  b->values + b->n * b->ld_values, b->ld_values, r.value + i * r.ld, r.ld, true);
 }
 
 /* ---- queries in lanes ---- */

@@ -22,6 +22,7 @@ static inline fl_runs fl_runs_at(fl_runs r, int64_t i)
  * that is readable: they end up in lanes of the sums that nobody reads. */
 typedef struct fl_block {
     int n;
+    int more; /* keys that fl_attend shows each further query beyond those of the one before */
     const float *keys; /* [d][64]: keys in lanes */
     int64_t d;
     const float *values; /* [n], ld_values apart */

@@ -61,16 +61,17 @@ static size_t cut(room *m, const fl_type *q, const fl_type *v, void *scratch)
     return r.used;
 }
 
-/* Rows of a prompt are far apart, so what the next sub-block reads of them is fetched early. */
+/* Rows of a prompt are far apart, so what the next sub-block reads of them is fetched early: to the
+ * second level, for rows that are a power of two apart share few places of the first. */
 static void fetch(const fl_delta *d, int64_t h, int64_t row)
 {
     for (int64_t i = 0; i < d->dk; i += FL_LANES) {
-        __builtin_prefetch(fl_row_f32(d->g, row) + h * d->dk + i);
-        __builtin_prefetch(fl_row_f32(d->k, row) + h * d->dk + i);
-        __builtin_prefetch(fl_row_f32(d->q, row) + h * d->dk + i);
+        __builtin_prefetch(fl_row_f32(d->g, row) + h * d->dk + i, 0, 2);
+        __builtin_prefetch(fl_row_f32(d->k, row) + h * d->dk + i, 0, 2);
+        __builtin_prefetch(fl_row_f32(d->q, row) + h * d->dk + i, 0, 2);
     }
     for (int64_t i = 0; i < d->dv; i += FL_LANES)
-        __builtin_prefetch(fl_row_f32(d->v, row) + h * d->dv + i);
+        __builtin_prefetch(fl_row_f32(d->v, row) + h * d->dv + i, 0, 2);
 }
 
 /* E, k E, q E and k / E of the sub-block; false when a sum of log decays leaves the range. */

@@ -13,7 +13,8 @@
 
 #include <string.h>
 
-enum { RUN = 512, KEYS = FL_ATTEND_KEYS };
+enum { RUN = 512, KEYS = FL_ATTEND_KEYS, QUERIES = FL_ATTEND_QUERIES };
+enum { STAIRS = 8 }; /* queries that are worked on together where each sees one key more */
 
 typedef struct room {
     fl_mla_block block;
@@ -98,9 +99,12 @@ static void look(const fl_mla *m, const room *w, fl_block *block, int64_t b, int
         together = 1;
         if (left <= 0)
             continue;
-        if (left >= KEYS) /* as do all that follow */
-            together = n - i < FL_ATTEND_QUERIES ? n - i : FL_ATTEND_QUERIES;
+        /* On the diagonal each query sees one key more; behind it all see all. */
+        int64_t most = left < KEYS ? KEYS - left + 1 : n - i, few = left < KEYS ? STAIRS : QUERIES;
+        most = most < n - i ? most : n - i;
+        together = (int)(most < few ? most : few);
         block->n = left < KEYS ? (int)left : KEYS;
+        block->more = left < KEYS;
         fl_attend(block, together, w->q + i * d, d, nv, fl_runs_at(w->run, i), w->weights);
     }
 }
