@@ -67,26 +67,6 @@ FL_INLINE vi load32(fl_dtype t, wrow w, int64_t k, int64_t n)
                 n > 16 ? load_rest(t, w, k + 16, (int)n - 16) : vf_zero());
 }
 
-/* The sums of eight vectors, each as vf_sum. */
-FL_INLINE __m256 sum8(const vf *a)
-{
-    vf b[4], c[2];
-    FL_UNROLL
-    for (int i = 0; i < 4; i++)
-        b[i] = vf_add(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x44),
-                      _mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xee));
-    FL_UNROLL
-    for (int i = 0; i < 2; i++)
-        c[i] = vf_add(_mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0x88),
-                      _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0xdd));
-    vf d = vf_add(
-        _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(c[0]), _mm512_castps_pd(c[1]))),
-        _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(c[0]), _mm512_castps_pd(c[1]))));
-    d = vf_add(d, _mm512_permute_ps(d, 0xb1));
-    vi order = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 14, 10, 6, 2, 12, 8, 4, 0);
-    return _mm512_castps512_ps256(_mm512_permutexvar_ps(order, d));
-}
-
 typedef struct job {
     const fl_tensor *w;
     int64_t n0, n1; /* weight rows */
@@ -113,7 +93,7 @@ FL_INLINE void put(const job *b, int nw, int nx, int64_t n, int64_t m, bool add,
     float out[W * X];
     FL_UNROLL
     for (int a = 0; a < nw * nx; a += 8)
-        _mm256_storeu_ps(out + a, sum8(acc + a));
+        _mm256_storeu_ps(out + a, vf_sum8(acc + a));
     for (int j = 0; j < nx && m + j < b->m; j++) {
         float *y = fl_list_row(b->y, m + j) + (n - b->n0);
         const float *sum = out + j * nw;

@@ -50,8 +50,8 @@ typedef struct common {
 
 static fl_q8 take_q8(fl_room *r, int64_t rows, int64_t width)
 {
-    return (fl_q8){fl_room_take(r, rows * fl_q8_chunks(width), sizeof(fl_q8_chunk)), width,
-                   FL_MXFP4};
+    fl_q8_chunk *chunk = fl_room_take(r, rows * fl_q8_chunks(width), sizeof *chunk);
+    return (fl_q8){chunk, fl_room_take(r, rows, sizeof(bool)), width};
 }
 
 static common common_at(void *memory, const fl_exp_sizes *s, bool fast, size_t *bytes)

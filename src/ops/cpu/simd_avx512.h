@@ -303,4 +303,24 @@ FL_INLINE void vp_columns(const float *in, int64_t ldi, float *out, int64_t ldo)
 
 #include "ops/cpu/simd_x86.h"
 
+/* The sums of eight vectors, each as vf_sum. */
+FL_INLINE __m256 vf_sum8(const vf *a)
+{
+    vf b[4], c[2];
+    FL_UNROLL
+    for (int i = 0; i < 4; i++)
+        b[i] = vf_add(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x44),
+                      _mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xee));
+    FL_UNROLL
+    for (int i = 0; i < 2; i++)
+        c[i] = vf_add(_mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0x88),
+                      _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0xdd));
+    vf d = vf_add(
+        _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(c[0]), _mm512_castps_pd(c[1]))),
+        _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(c[0]), _mm512_castps_pd(c[1]))));
+    d = vf_add(d, _mm512_permute_ps(d, 0xb1));
+    vi order = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 14, 10, 6, 2, 12, 8, 4, 0);
+    return _mm512_castps512_ps256(_mm512_permutexvar_ps(order, d));
+}
+
 #endif
