@@ -26,23 +26,17 @@ enum { MOST = 12, FEW = 9 }; /* accumulators of a tile; rows of x from which a p
 static bool quantise_group(const float *x, fl_q8_chunk *c, int g)
 {
     vi top = vi_max(vf_bits(vf_abs(vf_load(x))), vf_bits(vf_abs(vf_load(x + FL_LANES))));
-    int32_t bits = vi_hmax(top), q[GROUP];
+    int32_t bits = vi_hmax(top);
     float most, d;
     memcpy(&most, &bits, sizeof most);
     bool finite = bits < 0x7f800000;
     d = finite ? most / 127 : NAN;
     vf by = vf_set1(finite && d > 0 ? d : INFINITY); /* everything becomes 0 */
     vf low = vf_set1(-127), high = vf_set1(127);     /* d may be denormal and too small */
-    for (int i = 0; i < GROUP; i += FL_LANES) {
-        vf a = vf_max(low, vf_min(high, vf_div(vf_load(x + i), by)));
-        vi_store(q + i, vf_to_vi(finite ? a : vf_zero()));
-    }
-    int at = (g % 4 * 2 + g / 4) * 8; /* byte of its first lane */
-    for (int i = 0; i < 8; i++) {
-        c->part[0][at + i] = (int8_t)q[2 * i];
-        c->part[1][at + i] = (int8_t)q[2 * i + 1];
-        c->part[2][at + i] = (int8_t)q[2 * i + 16];
-        c->part[3][at + i] = (int8_t)q[2 * i + 17];
+    int at = (g % 4 * 2 + g / 4) * 8;                /* byte of its first lane */
+    for (int i = 0; i < 2; i++) {
+        vf a = vf_max(low, vf_min(high, vf_div(vf_load(x + i * FL_LANES), by)));
+        apart(vf_to_vi(finite ? a : vf_zero()), c->part[2 * i] + at, c->part[2 * i + 1] + at);
     }
     c->scale[at / 4] = c->scale[at / 4 + 1] = d * 0.5f;
     return bits == 0 || (d > 0x1p-40f && d < 0x1p40f);
@@ -182,10 +176,18 @@ FL_INLINE void put(const job *b, int nw, int nx, int64_t n, int64_t m, bool add,
     for (; a < nw * nx; a++)
         out[a] = vf_sum(acc[a]);
     for (int j = 0; j < nx && m + j < b->m; j++) {
-        float *y = fl_list_row(b->y, m + j) + (n - b->n0);
+        float *y = fl_list_row(b->y, m + j) + (n - b->n0), *sum = out + j * nw;
+#if defined(__AVX512F__)
+        if (nw == 4 && n + nw <= b->n1) {
+            __m128 s = _mm_loadu_ps(sum);
+            s = by ? _mm_mul_ps(s, _mm_loadu_ps(by)) : s;
+            _mm_storeu_ps(y, add ? _mm_add_ps(_mm_loadu_ps(y), s) : s);
+            continue;
+        }
+#endif
         for (int i = 0; i < nw && n + i < b->n1; i++) {
-            float sum = by ? out[j * nw + i] * by[i] : out[j * nw + i];
-            y[i] = add ? y[i] + sum : sum;
+            float s = by ? sum[i] * by[i] : sum[i];
+            y[i] = add ? y[i] + s : s;
         }
     }
 }

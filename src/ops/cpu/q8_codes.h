@@ -157,6 +157,24 @@ FL_INLINE vi spread(const uint8_t *s)
 
 #endif
 
+/* Sixteen whole numbers from -127 to 127: the even ones to even[0..7], the others to odd[0..7]. */
+FL_INLINE void apart(vi q, int8_t *even, int8_t *odd)
+{
+#if defined(__AVX512F__)
+    __m128i b = _mm_shuffle_epi8(_mm512_cvtepi32_epi8(q), _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14,
+                                                                        1, 3, 5, 7, 9, 11, 13, 15));
+    _mm_storel_epi64((__m128i *)even, b);
+    _mm_storel_epi64((__m128i *)odd, _mm_srli_si128(b, 8));
+#else
+    int32_t n[FL_LANES];
+    vi_store(n, q);
+    for (int i = 0; i < 8; i++) {
+        even[i] = (int8_t)n[2 * i];
+        odd[i] = (int8_t)n[2 * i + 1];
+    }
+#endif
+}
+
 /* The four parts of 128 packed bytes, `stride` vectors apart. */
 FL_INLINE void decode(const uint8_t *packed, vi *out, int stride)
 {
