@@ -193,13 +193,13 @@ static inline void experts_scratch(const fl_node_view *n, const fl_limits *limit
     *shared = (size_t)(4 + 4 * n->in[W1]->n_tensors + most * k * (1 + inner + width)) * 4;
 }
 
-/* ---- steps with many pairs, with one BF16 part (experts_panel_mma.cu) ---- */
+/* ---- steps with many pairs (experts_panel_mma.cu) ---- */
 
-size_t experts_panel_scratch(const fl_node_view *n, const fl_limits *limits);
+size_t experts_panel_scratch(const fl_node_view *n, const fl_limits *limits, int parts);
 
 /* False, with nothing done, where the other kernels do as well or the processor cannot.  a: as
  * experts_of gives it; room: so much scratch, aligned to 256. */
-bool experts_panels(const fl_call *call, experts_args a, int64_t rows, unsigned char *room,
-                    gpu_queue *q);
+bool experts_panels(const fl_call *call, int parts, experts_args a, int64_t rows,
+                    unsigned char *room, gpu_queue *q);
 
 #endif

@@ -276,7 +276,7 @@ static void run(const fl_call *call, const fl_step *step, int phase, const fl_wo
     gpu_queue *q = (gpu_queue *)worker->queue;
     int64_t rows = fl_rows_now(step, call->in[Z].type.rows), most;
     experts_args a = experts_of(call, q, rows, worker->shared, &most);
-    if (PARTS == 1 && experts_panels(call, a, rows, (unsigned char *)worker->shared, q))
+    if (experts_panels(call, PARTS, a, rows, (unsigned char *)worker->shared, q))
         return;
     wide_args w;
     unsigned char *after = (unsigned char *)(a.down + most * a.k * a.w2.n);
@@ -302,7 +302,7 @@ static void scratch(const fl_node_view *n, const fl_limits *limits, size_t *per_
     experts_scratch(n, limits, per_worker, shared);
     *shared = lined(*shared) +
               (size_t)(most * (arranged_bytes(width, PARTS) + k * arranged_bytes(inner, PARTS)));
-    size_t panels = PARTS == 1 ? experts_panel_scratch(n, limits) : 0;
+    size_t panels = experts_panel_scratch(n, limits, PARTS);
     *shared = *shared > panels ? *shared : panels;
 }
 
@@ -311,21 +311,5 @@ static bool fits(const fl_node_view *n)
     return n->in[W1]->n_tensors <= MAX_EXPERTS && mma_fits(n->in[W1]) && mma_fits(n->in[W2]);
 }
 
-static const fl_kernel kernels[] = {
-    {.op = "experts",
-     .name = "mma-gpu",
-     .preference = 2,
-     .n_phases = 1,
-     .run = run<3>,
-     .fits = fits,
-     .scratch = scratch<3>},
-    {.op = "experts",
-     .name = "bf16-gpu",
-     .fast = true,
-     .preference = 3,
-     .n_phases = 1,
-     .run = run<1>,
-     .fits = fits,
-     .scratch = scratch<1>},
-};
+static const fl_kernel kernels[] = MMA_KERNELS("experts");
 extern const fl_kernel_list gpu_kernels_experts_mma = FL_KERNEL_LIST(kernels);

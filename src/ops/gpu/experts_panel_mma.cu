@@ -1,12 +1,12 @@
-/* experts for steps with many pairs, activations rounded to one BF16 number: rows are gathered into
+/* experts for steps with many pairs: rows are gathered into
  * a panel by expert, gate and up and the activation make a panel of hidden values, W2 makes results
  * per pair, and these are combined as everywhere. */
 #include "ops/gpu/experts.h"
 #include "ops/gpu/panel.h"
 
 enum {
-    WORTH = 16,       /* pairs for each expert, on average, from which this pays */
-    PASS_ROWS = 8192, /* at most at once: hidden values and results need room */
+    WORTH = 4,        /* pairs for each expert, on average, from which this pays */
+    PASS_ROWS = 8192, /* at most at once, half of it with three parts: panels need room */
     ROUND = 256
 };
 
@@ -21,17 +21,24 @@ static int64_t rounded(int64_t n)
     return (n + ROUND - 1) / ROUND * ROUND;
 }
 
-static places places_of(int64_t rows, int64_t k, int64_t experts, int64_t inner, int64_t width)
+static int64_t pass_rows(int parts)
+{
+    return parts == 1 ? PASS_ROWS : PASS_ROWS / 2;
+}
+
+static places places_of(int parts, int64_t rows, int64_t k, int64_t experts, int64_t inner,
+                        int64_t width)
 {
     places p = {};
-    p.rows = gpu_min(rows, PASS_ROWS);
+    p.rows = gpu_min(rows, pass_rows(parts));
     p.vectors = (p.rows * k + 7 * experts + 7) / 8 * 8;
-    p.runs = p.rows * k / panel_most(FL_BF16) + experts;
+    p.runs = p.rows * k / PANEL_MOST(FL_BF16, parts) + experts;
     int64_t lists =
         4 * (PANEL_CLASSES + 1 + p.vectors) + (int64_t)sizeof(gpu_run) * PANEL_CLASSES * p.runs;
-    int64_t x = rounded(panel_bytes(p.vectors, width)), down = p.rows * k * width * 4;
+    int64_t x = rounded(panel_bytes(p.vectors, width, parts)), down = p.rows * k * width * 4;
     p.hidden = rounded(lists);
-    p.x = p.down = p.hidden + rounded(panel_bytes(p.vectors, inner)); /* not at the same time */
+    p.x = p.down =
+        p.hidden + rounded(panel_bytes(p.vectors, inner, parts)); /* not at the same time */
     p.bytes = p.x + (x > down ? x : down);
     return p;
 }
@@ -41,12 +48,13 @@ static bool worth(int64_t rows, int64_t k, int64_t experts)
     return rows * k >= WORTH * experts;
 }
 
-size_t experts_panel_scratch(const fl_node_view *n, const fl_limits *limits)
+size_t experts_panel_scratch(const fl_node_view *n, const fl_limits *limits, int parts)
 {
     int64_t k = n->in[IDS]->dim[0], experts = n->in[W1]->n_tensors;
     if (!worth(limits->max_rows, k, experts))
         return 0;
-    return (size_t)places_of(limits->max_rows, k, experts, n->in[W1]->dim[0], n->in[W1]->dim[1])
+    return (size_t)places_of(parts, limits->max_rows, k, experts, n->in[W1]->dim[0],
+                             n->in[W1]->dim[1])
         .bytes;
 }
 
@@ -91,18 +99,18 @@ static __global__ void runs_kernel(experts_args a, run_lists to, int longest)
 }
 
 /* The products of one pass with one or two stacks of matrices; no run is longer than all pairs. */
-static void products(panel_args a, const run_lists &l, fl_dtype type, int64_t pairs,
+static void products(panel_args a, const run_lists &l, panel_kind kind, int64_t pairs,
                      const fl_expr *act, gpu_queue *q)
 {
-    int last = panel_class((int)gpu_min(pairs, panel_most(type)));
+    int last = panel_class((int)gpu_min(pairs, PANEL_MOST(kind.weights, kind.parts)));
     for (int c = 0; c <= last; c++) {
         a.runs = l.runs + c * l.most;
         a.n_runs = l.n + c;
-        panel_multiply(type, c, a, act, q);
+        panel_multiply(kind, c, a, act, q);
     }
 }
 
-static void one_pass(experts_args a, const places &p, fl_dtype type, const fl_expr *act,
+static void one_pass(experts_args a, const places &p, panel_kind kind, const fl_expr *act,
                      unsigned char *room, gpu_queue *q)
 {
     run_lists l = {(int32_t *)room};
@@ -112,34 +120,36 @@ static void one_pass(experts_args a, const places &p, fl_dtype type, const fl_ex
     l.most = p.runs;
     a.down = (float *)(room + p.down);
     panel x = {room + p.x, p.vectors}, hidden = {room + p.hidden, p.vectors};
-    runs_kernel<<<1, GROUP_THREADS, 0, q->stream>>>(a, l, panel_most(type));
+    runs_kernel<<<1, GROUP_THREADS, 0, q->stream>>>(a, l, PANEL_MOST(kind.weights, kind.parts));
     gpu_rows z = {a.z.p + a.row0 * a.z.stride, a.z.stride};
-    panel_gather(type, z, a.g.pairs, a.k, l.vectors, 0, p.vectors, a.w1.k, x, q);
+    panel_gathering g = {z, a.g.pairs, l.vectors, a.k, 0, p.vectors, a.w1.k};
+    panel_gather(kind, g, x, q);
     panel_args up = {{a.w1, a.w3}, x, NULL, NULL, a.count};
     up.group = 1;
     up.hidden = hidden;
-    products(up, l, type, a.rows * a.k, act, q);
+    products(up, l, kind, a.rows * a.k, act, q);
     panel_args down = {{a.w2, a.w2}, hidden, NULL, NULL, a.count};
     down.group = 1;
     down.place = a.g.pairs;
     down.out = a.down;
     down.stride = a.w2.n;
-    products(down, l, type, a.rows * a.k, NULL, q);
+    products(down, l, kind, a.rows * a.k, NULL, q);
     combine_kernel<<<dim3((unsigned)a.rows, gpu_blocks(a.w2.n, 256)), 256, 0, q->stream>>>(a);
     gpu_launched(q);
 }
 
-bool experts_panels(const fl_call *call, experts_args a, int64_t rows, unsigned char *room,
-                    gpu_queue *q)
+bool experts_panels(const fl_call *call, int parts, experts_args a, int64_t rows,
+                    unsigned char *room, gpu_queue *q)
 {
     if (!q->wgmma || !worth(rows, a.k, a.n_experts))
         return false;
-    int64_t passes = (rows + PASS_ROWS - 1) / PASS_ROWS, most = (rows + passes - 1) / passes;
-    places p = places_of(most, a.k, a.n_experts, a.w1.n, a.w2.n);
+    int64_t passes = (rows + pass_rows(parts) - 1) / pass_rows(parts),
+            most = (rows + passes - 1) / passes;
+    places p = places_of(parts, most, a.k, a.n_experts, a.w1.n, a.w2.n);
     for (int64_t r = 0; r < rows; r += most) {
         a.row0 = r;
         a.rows = gpu_min(rows - r, most);
-        one_pass(a, p, call->in[W1].type.dtype, (const fl_expr *)call->prep, room, q);
+        one_pass(a, p, {call->in[W1].type.dtype, parts}, (const fl_expr *)call->prep, room, q);
     }
     return true;
 }

@@ -73,5 +73,81 @@ static __device__ inline void expr_run_many(const fl_expr &e, const float (*in)[
 }
 #undef EXPR_CASE_MANY
 
+/* ---- programs that are known when a kernel is compiled, but for their numbers ----
+ *
+ * Kernels that have no time to look at a program have these for the usual gates of experts. */
+
+typedef struct expr_step {
+    fl_expr_op op;
+    int dst;
+    fl_expr_src a;
+    int a_index;
+    fl_expr_src b;
+    int b_index;
+} expr_step;
+
+/* silu(g) * u */
+struct expr_silu_gate {
+    enum { N = 2 };
+    static constexpr expr_step steps[N] = {{FL_EXPR_SILU, 0, FL_EXPR_INPUT, 0, FL_EXPR_CONST, 0},
+                                           {FL_EXPR_MUL, 0, FL_EXPR_REG, 0, FL_EXPR_INPUT, 1}};
+};
+
+/* b * tanh(g / b) * sigmoid(g) * l * tanh(u / l) */
+struct expr_tanh_gate {
+    enum { N = 9 };
+    static constexpr expr_step steps[N] = {{FL_EXPR_DIV, 0, FL_EXPR_INPUT, 0, FL_EXPR_CONST, 0},
+                                           {FL_EXPR_TANH, 0, FL_EXPR_REG, 0, FL_EXPR_CONST, 0},
+                                           {FL_EXPR_MUL, 0, FL_EXPR_CONST, 0, FL_EXPR_REG, 0},
+                                           {FL_EXPR_SIGMOID, 1, FL_EXPR_INPUT, 0, FL_EXPR_CONST, 0},
+                                           {FL_EXPR_MUL, 0, FL_EXPR_REG, 0, FL_EXPR_REG, 1},
+                                           {FL_EXPR_MUL, 0, FL_EXPR_REG, 0, FL_EXPR_CONST, 0},
+                                           {FL_EXPR_DIV, 1, FL_EXPR_INPUT, 1, FL_EXPR_CONST, 0},
+                                           {FL_EXPR_TANH, 1, FL_EXPR_REG, 1, FL_EXPR_CONST, 0},
+                                           {FL_EXPR_MUL, 0, FL_EXPR_REG, 0, FL_EXPR_REG, 1}};
+};
+
+static inline bool expr_operand_is(const fl_expr_operand &o, fl_expr_src src, int index)
+{
+    return o.src == src && (src == FL_EXPR_CONST || o.index == index);
+}
+
+template <class P> static inline bool expr_is(const fl_expr &e)
+{
+    bool same = e.n_code == P::N && expr_operand_is(e.result, FL_EXPR_REG, 0);
+    for (int i = 0; i < P::N && same; i++) {
+        const expr_step &s = P::steps[i];
+        same = e.code[i].op == s.op && e.code[i].dst == s.dst &&
+               expr_operand_is(e.code[i].a, s.a, s.a_index) &&
+               expr_operand_is(e.code[i].b, s.b, s.b_index);
+    }
+    return same;
+}
+
+/* expr_run_many for a program that is P. */
+template <class P, int V, int I = 0>
+static __device__ inline void expr_run_known(const fl_expr &e, const float (*in)[V],
+                                             float (*regs)[V], float out[V])
+{
+    if constexpr (I < P::N) {
+        constexpr expr_step s = P::steps[I];
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            float a = s.a == FL_EXPR_INPUT ? in[s.a_index][v]
+                      : s.a == FL_EXPR_REG ? regs[s.a_index][v]
+                                           : e.code[I].a.value;
+            float b = s.b == FL_EXPR_INPUT ? in[s.b_index][v]
+                      : s.b == FL_EXPR_REG ? regs[s.b_index][v]
+                                           : e.code[I].b.value;
+            regs[s.dst][v] = expr_apply(s.op, a, b);
+        }
+        expr_run_known<P, V, I + 1>(e, in, regs, out);
+    } else {
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            out[v] = regs[0][v];
+    }
+}
+
 #endif
 #endif

@@ -14,11 +14,11 @@ typedef struct linear_args {
 } linear_args;
 
 /* Vectors of a pass take linear_panel_bytes of scratch. */
-size_t linear_panel_bytes(int64_t rows, int64_t k);
+size_t linear_panel_bytes(int64_t rows, int64_t k, int parts);
 
-/* One pass of a weight of this type (BF16, MXFP4) for many rows, activations rounded to one BF16
- * number (linear_panel_mma.cu).  fresh: the vectors are not there yet.  False, with nothing done,
- * where the other kernels do as well or the processor cannot. */
-bool linear_panels(const linear_args &a, fl_dtype dtype, bool fresh, gpu_queue *q);
+/* One pass of a weight of this type (BF16, MXFP4) for many rows (linear_panel_mma.cu).  fresh: the
+ * vectors are not there yet.  False, with nothing done, where the other kernels do as well or the
+ * processor cannot. */
+bool linear_panels(const linear_args &a, fl_dtype type, int parts, bool fresh, gpu_queue *q);
 
 #endif

@@ -102,7 +102,7 @@ static void one_weight(linear_args a, int64_t rows, unsigned char *scratch, bool
         a.row0 = r;
         a.rows = gpu_min(rows - r, PASS);
         gpu_rows x = {a.x.p + r * a.x.stride, a.x.stride};
-        if (PARTS == 1 && linear_panels(a, (fl_dtype)T, fresh || rows > PASS, q))
+        if (linear_panels(a, (fl_dtype)T, PARTS, fresh || rows > PASS, q))
             continue;
         if (fresh || rows > PASS)
             arrange_rows<T, PARTS>(x, a.rows, a.w.k, scratch, q);
@@ -149,7 +149,7 @@ static void scratch(const fl_node_view *n, const fl_limits *limits, size_t *per_
     int64_t rows = gpu_min(limits->max_rows, PASS);
     *per_worker = 0;
     *shared = (size_t)(rows * arranged_bytes(fl_type_width(n->in[0]), PARTS));
-    size_t panel = linear_panel_bytes(rows, fl_type_width(n->in[0]));
+    size_t panel = linear_panel_bytes(rows, fl_type_width(n->in[0]), PARTS);
     *shared = *shared > panel ? *shared : panel;
 }
 
@@ -161,21 +161,5 @@ static bool fits(const fl_node_view *n)
     return all;
 }
 
-static const fl_kernel kernels[] = {
-    {.op = "linear",
-     .name = "mma-gpu",
-     .preference = 2,
-     .n_phases = 1,
-     .run = run<3>,
-     .fits = fits,
-     .scratch = scratch<3>},
-    {.op = "linear",
-     .name = "bf16-gpu",
-     .fast = true,
-     .preference = 3,
-     .n_phases = 1,
-     .run = run<1>,
-     .fits = fits,
-     .scratch = scratch<1>},
-};
+static const fl_kernel kernels[] = MMA_KERNELS("linear");
 extern const fl_kernel_list gpu_kernels_linear_mma = FL_KERNEL_LIST(kernels);

@@ -36,6 +36,23 @@ static inline bool mma_fits(const fl_type *w)
     return (w->dtype == FL_BF16 && w->dim[w->ndim - 1] % 8 == 0) || w->dtype == FL_MXFP4;
 }
 
+/* The entries of an operator on matrix units: activations in three parts, and in one for precision
+ * fast.  run and scratch are templates of the number of parts. */
+#define MMA_KERNELS(OPERATOR)                                                                      \
+    {                                                                                              \
+        {.op = OPERATOR,                                                                           \
+         .name = "mma-gpu",                                                                        \
+         .preference = 2,                                                                          \
+         .n_phases = 1,                                                                            \
+         .run = run<3>,                                                                            \
+         .fits = fits,                                                                             \
+         .scratch = scratch<3>},                                                                   \
+        {                                                                                          \
+            .op = OPERATOR, .name = "bf16-gpu", .fast = true, .preference = 3, .n_phases = 1,      \
+            .run = run<1>, .fits = fits, .scratch = scratch<1>                                     \
+        }                                                                                          \
+    }
+
 #ifdef __CUDACC__
 
 static __device__ inline void mma(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)

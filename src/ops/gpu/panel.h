@@ -9,7 +9,7 @@
 
 #include "ops/gpu/mma.h"
 
-/* [plane][rows][128 bytes]; 8 divides rows. */
+/* [plane][part][rows][128 bytes]; 8 divides rows. */
 typedef struct panel {
     unsigned char *p;
     int64_t rows;
@@ -23,7 +23,8 @@ typedef struct panel_args {
     const int32_t *n_runs, *count;
     int64_t row0, most; /* without runs: vectors are *count less row0, `most` at most */
     int width;
-    int group;            /* runs that go side by side through all weights */
+    int group; /* runs that go side by side through all weights */
+    enum { PANEL_ANY, PANEL_SILU, PANEL_TANH } gate; /* set by panel_multiply */
     panel hidden;         /* of gate and up: what the activation makes of them */
     const int32_t *place; /* of a product: vector i goes to row place[i] (NULL: i) of out */
     float *out;
@@ -46,28 +47,35 @@ static inline __host__ __device__ int panel_class(int n)
     return c;
 }
 
-/* The most vectors of a run that meets weights of this type. */
-static inline __host__ __device__ int panel_most(fl_dtype weights)
-{
-    return weights == FL_MXFP4 ? 152 : 128;
-}
+/* What multiplies what: weights of MXFP4 or BF16, activations in one or three parts. */
+typedef struct panel_kind {
+    fl_dtype weights;
+    int parts;
+} panel_kind;
+
+/* The most vectors of a run: registers hold no more. */
+#define PANEL_MOST(weights, parts) ((parts) == 1 ? (weights) == FL_MXFP4 ? 152 : 128 : 80)
 
 /* Bytes of a panel of so many vectors of length k. */
-static inline int64_t panel_bytes(int64_t rows, int64_t k)
+static inline int64_t panel_bytes(int64_t rows, int64_t k, int parts)
 {
-    return rows * mma_chunks(k) * MMA_CHUNK * 2;
+    return rows * arranged_bytes(k, parts);
 }
 
-/* Fills a panel for weights of this type (MXFP4 or BF16).  Vector i is row row0 + i of x, or row
- * from[i] / per where `from` is given (negative: none); there are *count less row0, `most` at
- * most. */
-void panel_gather(fl_dtype weights, const gpu_rows &x, const int32_t *from, int per,
-                  const int32_t *count, int64_t row0, int64_t most, int64_t k, const panel &to,
-                  gpu_queue *q);
+/* Vector i of a panel is row row0 + i of x, or row from[i] / per where `from` is given (negative:
+ * none); there are *count less row0, `most` at most, of length k. */
+typedef struct panel_gathering {
+    gpu_rows x;
+    const int32_t *from, *count;
+    int per;
+    int64_t row0, most, k;
+} panel_gathering;
+
+void panel_gather(panel_kind kind, const panel_gathering &g, const panel &to, gpu_queue *q);
 
 /* Multiplies the runs, which are of one class.  act: what becomes of gate and up; NULL: a
  * product. */
-void panel_multiply(fl_dtype weights, int run_class, const panel_args &a, const fl_expr *act,
+void panel_multiply(panel_kind kind, int run_class, const panel_args &a, const fl_expr *act,
                     gpu_queue *q);
 
 #endif

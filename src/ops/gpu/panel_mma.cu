@@ -9,23 +9,26 @@
 #include "ops/gpu/wgmma.h"
 
 enum {
-    PANEL_MOST = 152,
     PANEL_THREADS = 3 * (int)WGMMA_THREADS,
-    PANEL_STAGE = (int)PANEL_MOST * (int)WGMMA_ROW_BYTES,
-    PANEL_EIGHTS = (PANEL_MOST / 8 + 3) / 4 * 4, /* of vectors, in fours */
-    PANEL_SLABS = 8,                             /* of 16 rows, one for each warp that multiplies */
-    PANEL_SUMS = PANEL_SLABS * PANEL_EIGHTS * (int)GPU_LANES * 16,
-    PANEL_HIDDEN = PANEL_EIGHTS * 8 * (int)WGMMA_ROW_BYTES,
+    PANEL_SLABS = 8,   /* of 16 rows, one for each warp that multiplies */
     PANEL_HELPERS = 3, /* warps that apply the activation */
     PANEL_MORE = 224,
-    PANEL_FEWER = 56 /* registers of a thread that multiplies, and of one that helps */
+    PANEL_FEWER = 56, /* registers of a thread that multiplies, and of one that helps */
+    PANEL_SHARED = 226 << 10
 };
 
-/* UP: gate and up become the activation's result. */
-template <bool UP> struct panel_room {
+/* Shared memory for runs of up to N vectors in so many parts.  UP: gate and up become the
+ * activation's result. */
+template <bool UP, int N, int PARTS> struct panel_room {
     enum {
-        STAGES = UP ? 6 : 10,
-        BARRIERS = STAGES * (int)PANEL_STAGE + (UP ? PANEL_SUMS + PANEL_HIDDEN : 0),
+        PART = N * (int)WGMMA_ROW_BYTES, /* of a stage */
+        STAGE = PARTS * PART,
+        EIGHTS = (N / 8 + 3) / 4 * 4, /* of vectors, in fours */
+        SUMS = UP ? PANEL_SLABS * EIGHTS * (int)GPU_LANES * 16 : 0,
+        PLANE = UP ? EIGHTS * 8 * (int)WGMMA_ROW_BYTES : 0, /* of the hidden panel, a part */
+        MOST = (PANEL_SHARED - SUMS - PARTS * PLANE - 512) / STAGE,
+        STAGES = MOST < 12 ? MOST : 12,
+        BARRIERS = STAGES * STAGE + SUMS + PARTS * PLANE,
         BYTES = BARRIERS + (2 * STAGES + 2) * 8
     };
 };
@@ -33,7 +36,7 @@ template <bool UP> struct panel_room {
 /* ---- gathering ---- */
 
 /* A warp per chunk of a vector: vector i is row from[i] / per of x (negative: none), or row i. */
-template <int T>
+template <int T, int PARTS>
 static __global__ void gather_kernel(gpu_rows x, const int32_t *from, int per, const int32_t *count,
                                      int64_t row0, int64_t most, int64_t k, bool aligned, panel to)
 {
@@ -47,15 +50,20 @@ static __global__ void gather_kernel(gpu_rows x, const int32_t *from, int per, c
             return;
         row = from[i] / per;
     }
-    uint2 part[1];
-    arrange<T, 1>(vector4(x.p + row * x.stride, chunk * MMA_CHUNK + 4 * lane, k, aligned), part);
+    uint2 part[PARTS];
+    arrange<T, PARTS>(vector4(x.p + row * x.stride, chunk * MMA_CHUNK + 4 * lane, k, aligned),
+                      part);
     /* Lane t of a group of four reads, of unit u, piece by piece two elements: here four are at
      * hand, for pieces c and c + 1 of the chunk's sixteen. */
     int u = T == FL_MXFP4 ? lane % 8 / 2 : lane / 8, t = T == FL_MXFP4 ? lane / 8 : lane % 8 / 2;
     int c = 4 * u + lane % 2 * 2, r = (int)(i % 8);
-    unsigned char *at = to.p + ((2 * chunk + c / 8) * to.rows + i) * WGMMA_ROW_BYTES + 4 * t;
-    *(uint32_t *)(at + ((c % 8) ^ r) * 16) = part[0].x;
-    *(uint32_t *)(at + ((c % 8 + 1) ^ r) * 16) = part[0].y;
+    unsigned char *at =
+        to.p + ((2 * chunk + c / 8) * PARTS * to.rows + i) * WGMMA_ROW_BYTES + 4 * t;
+#pragma unroll
+    for (int p = 0; p < PARTS; p++, at += to.rows * WGMMA_ROW_BYTES) {
+        *(uint32_t *)(at + ((c % 8) ^ r) * 16) = part[p].x;
+        *(uint32_t *)(at + ((c % 8 + 1) ^ r) * 16) = part[p].y;
+    }
 }
 
 /* ---- weights ---- */
@@ -160,25 +168,20 @@ static __device__ inline bool panel_work_at(const panel_args &a, int64_t i, pane
 /* ---- roles ---- */
 
 /* Stages in shared memory and the barriers that say which are full and which are free. */
-template <bool UP> struct panel_pipe {
-    enum { STAGES = panel_room<UP>::STAGES };
+template <bool UP, int N, int PARTS> struct panel_pipe {
+    typedef panel_room<UP, N, PARTS> in;
+    enum { STAGES = in::STAGES };
     unsigned char *room;
     int stage;
     uint32_t parity;
 
-    __device__ uint64_t *full(int s) const
-    {
-        return (uint64_t *)(room + panel_room<UP>::BARRIERS) + s;
-    }
+    __device__ uint64_t *full(int s) const { return (uint64_t *)(room + in::BARRIERS) + s; }
     __device__ uint64_t *empty(int s) const { return full(STAGES + s); }
     __device__ uint64_t *summed(void) const { return full(2 * STAGES); }
     __device__ uint64_t *taken(void) const { return full(2 * STAGES + 1); }
-    __device__ unsigned char *at(int s) const { return room + s * PANEL_STAGE; }
-    __device__ float4 *sums(void) const { return (float4 *)(room + STAGES * PANEL_STAGE); }
-    __device__ unsigned char *hidden(void) const
-    {
-        return room + STAGES * PANEL_STAGE + PANEL_SUMS;
-    }
+    __device__ unsigned char *at(int s) const { return room + s * in::STAGE; }
+    __device__ float4 *sums(void) const { return (float4 *)(room + STAGES * in::STAGE); }
+    __device__ unsigned char *hidden(void) const { return room + STAGES * in::STAGE + in::SUMS; }
     __device__ void next(void)
     {
         if (++stage == STAGES) {
@@ -188,37 +191,55 @@ template <bool UP> struct panel_pipe {
     }
 };
 
-template <bool UP>
-static __device__ inline void panel_bring(const panel_args &a, panel_pipe<UP> pipe)
+template <bool UP, int N, int PARTS>
+static __device__ inline void panel_bring(const panel_args &a, panel_pipe<UP, N, PARTS> pipe)
 {
     panel_work w;
     int planes = (int)mma_chunks(a.w[0].k) * 2;
     for (int64_t i = blockIdx.x; panel_work_at<UP>(a, i, &w); i += gridDim.x) {
         uint32_t bytes = (uint32_t)(w.run.n + 7) / 8 * 8 * WGMMA_ROW_BYTES;
         const unsigned char *from = a.x.p + (int64_t)w.run.first * WGMMA_ROW_BYTES;
-        for (int plane = 0; plane < planes; plane++, from += a.x.rows * WGMMA_ROW_BYTES) {
+        for (int plane = 0; plane < planes; plane++) {
             barrier_wait(pipe.empty(pipe.stage), pipe.parity ^ 1);
-            barrier_expect(pipe.full(pipe.stage), bytes);
-            bulk_load(pipe.at(pipe.stage), from, bytes, pipe.full(pipe.stage));
+            barrier_expect(pipe.full(pipe.stage), PARTS * bytes);
+            for (int p = 0; p < PARTS; p++, from += a.x.rows * WGMMA_ROW_BYTES)
+                bulk_load(pipe.at(pipe.stage) + p * panel_room<UP, N, PARTS>::PART, from, bytes,
+                          pipe.full(pipe.stage));
             pipe.next();
         }
     }
 }
 
-/* The sums of this warpgroup's 64 rows with N vectors. */
-template <int T, bool UP, int N>
-static __device__ __forceinline__ void panel_sums(const panel_rows &rows, panel_pipe<UP> &pipe,
-                                                  float total[N / 2])
+template <int N> static __device__ __forceinline__ void add_all(float *to, const float *from)
 {
-    enum { SERVES = mma_serves<T>::N, RAWS = MMA_UNITS / SERVES, AHEAD = T == FL_MXFP4 ? 2 : 1 };
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        to[i] += from[i];
+}
+
+template <int N> static __device__ __forceinline__ void clear_all(float *to)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        to[i] = 0;
+}
+
+/* The sums of this warpgroup's 64 rows with N vectors.  With one part, the weights of the next 32
+ * elements are expanded while products run.  With three, what the products of 16 elements make is
+ * added up meanwhile the other warpgroup's run. */
+template <int T, bool UP, int N, int PARTS>
+static __device__ __forceinline__ void
+panel_sums(const panel_rows &rows, panel_pipe<UP, N, PARTS> &pipe, float total[N / 2])
+{
+    enum { SERVES = mma_serves<T>::N, RAWS = MMA_UNITS / SERVES };
+    enum { AHEAD = (T == FL_MXFP4 ? 2 : 1) * (N * PARTS <= 64 ? 2 : 1) }; /* chunks of weights */
     int chunks = (int)mma_chunks(rows.k), seg = 0, flush = 0, more = 0, before = 0;
     bool leader = threadIdx.x % GPU_LANES == 0;
-    float acc[N / 2];
+    float acc[N / 2], part[PARTS == 1 ? 1 : N / 2];
     uint32_t w[2][2][4];
     mma_raw<T> raw[AHEAD][RAWS];
-#pragma unroll
-    for (int i = 0; i < N / 2; i++)
-        total[i] = acc[i] = 0;
+    clear_all<N / 2>(total);
+    clear_all<N / 2>(acc);
 #pragma unroll
     for (int b = 0; b < AHEAD; b++) {
 #pragma unroll
@@ -242,11 +263,27 @@ static __device__ __forceinline__ void panel_sums(const panel_rows &rows, panel_
                     barrier_wait(pipe.full(pipe.stage), pipe.parity);
                 uint64_t x = wgmma_vectors(pipe.at(pipe.stage)) + u % 2 * 4;
                 wgmma_begin();
-                wgmma<N>(acc, w[u % 2][0], x, more);
-                wgmma<N>(acc, w[u % 2][1], x + 2, 1);
-                wgmma_commit();
-                more = 1;
-                wgmma_wait<1>();
+                if constexpr (PARTS == 1) {
+                    wgmma<N>(acc, w[u % 2][0], x, more);
+                    wgmma<N>(acc, w[u % 2][1], x + 2, 1);
+                    more = 1;
+                    wgmma_commit();
+                    wgmma_wait<1>();
+                } else {
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        if (half)
+                            wgmma_begin();
+#pragma unroll
+                        for (int p = PARTS - 1; p >= 0; p--)
+                            wgmma<N>(part, w[u % 2][half],
+                                     x + 2 * half + p * (panel_room<UP, N, PARTS>::PART >> 4),
+                                     p < PARTS - 1);
+                        wgmma_commit();
+                        wgmma_wait<0>();
+                        add_all<N / 2>(acc, part);
+                    }
+                }
                 if (u % 2 == 0) {
                     if (c + u > 0 && leader)
                         barrier_arrive(pipe.empty(before));
@@ -257,9 +294,9 @@ static __device__ __forceinline__ void panel_sums(const panel_rows &rows, panel_
             }
             if (c + 1 == flush) {
                 wgmma_wait<0>();
-#pragma unroll
-                for (int i = 0; i < N / 2; i++)
-                    total[i] += acc[i];
+                add_all<N / 2>(total, acc);
+                if constexpr (PARTS > 1)
+                    clear_all<N / 2>(acc);
                 more = 0;
                 for (; flush <= c + 1 && seg < MMA_SEGS; seg++)
                     flush = chunks * (seg + 1) / MMA_SEGS;
@@ -272,16 +309,16 @@ static __device__ __forceinline__ void panel_sums(const panel_rows &rows, panel_
 }
 
 /* One tile. */
-template <int T, bool UP, int N>
+template <int T, bool UP, int N, int PARTS>
 static __device__ __forceinline__ void panel_tile(const panel_args &a, const panel_work &w,
-                                                  panel_pipe<UP> &pipe, uint32_t round)
+                                                  panel_pipe<UP, N, PARTS> &pipe, uint32_t round)
 {
     int lane = threadIdx.x % GPU_LANES, slab = threadIdx.x / GPU_LANES, g = lane / 4, t = lane % 4;
     float total[N / 2];
     if constexpr (UP) {
         int64_t n = panel_element<T>(w.row_tile, slab, g);
-        panel_sums<T, UP, N>(panel_rows_of<T>(a.w, w.run.tensor, n, n), pipe, total);
-        float4 *to = pipe.sums() + slab * PANEL_EIGHTS * GPU_LANES + lane;
+        panel_sums<T, UP, N, PARTS>(panel_rows_of<T>(a.w, w.run.tensor, n, n), pipe, total);
+        float4 *to = pipe.sums() + slab * panel_room<UP, N, PARTS>::EIGHTS * GPU_LANES + lane;
         barrier_wait(pipe.taken(), (round & 1) ^ 1);
 #pragma unroll
         for (int j = 0; j < N / 8; j++)
@@ -292,7 +329,7 @@ static __device__ __forceinline__ void panel_tile(const panel_args &a, const pan
             barrier_arrive(pipe.summed());
     } else {
         int64_t n = ((int64_t)w.row_tile * PANEL_SLABS + slab) * MMA_ROWS + g;
-        panel_sums<T, UP, N>(panel_rows_of<T>(a.w, w.run.tensor, n, n + 8), pipe, total);
+        panel_sums<T, UP, N, PARTS>(panel_rows_of<T>(a.w, w.run.tensor, n, n + 8), pipe, total);
 #pragma unroll
         for (int j = 0; j < N / 8; j++) {
 #pragma unroll
@@ -311,20 +348,21 @@ static __device__ __forceinline__ void panel_tile(const panel_args &a, const pan
     }
 }
 
-template <int T, bool UP, int N>
-static __device__ inline void panel_products(const panel_args &a, panel_pipe<UP> pipe)
+template <int T, bool UP, int N, int PARTS>
+static __device__ inline void panel_products(const panel_args &a, panel_pipe<UP, N, PARTS> pipe)
 {
     panel_work w;
     uint32_t round = 0;
     for (int64_t i = blockIdx.x; panel_work_at<UP>(a, i, &w); i += gridDim.x, round++)
-        panel_tile<T, UP, N>(a, w, pipe, round);
+        panel_tile<T, UP, N, PARTS>(a, w, pipe, round);
 }
 
 /* Gate and up of a finished tile become a plane of the hidden panel. */
-template <int T>
+template <int T, int N, int PARTS>
 static __device__ inline void panel_activate(const panel_args &a, const fl_expr &act,
-                                             panel_pipe<true> pipe)
+                                             panel_pipe<true, N, PARTS> pipe)
 {
+    typedef panel_room<true, N, PARTS> in;
     panel_work w;
     int lane = threadIdx.x % GPU_LANES, helper = threadIdx.x / GPU_LANES - PANEL_SLABS - 1;
     bool first = helper == 0 && lane == 0;
@@ -337,44 +375,56 @@ static __device__ inline void panel_activate(const panel_args &a, const fl_expr 
         barrier_wait(pipe.summed(), round & 1);
         for (int task = helper; task < PANEL_SLABS * fours; task += PANEL_HELPERS) {
             int slab = task / fours, four = task % fours;
-            float in[2][8], out[8];
+            float in[2][8], regs[2][8], out[8];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                float4 s = pipe.sums()[(slab * PANEL_EIGHTS + four * 4 + j) * GPU_LANES + lane];
+                float4 s = pipe.sums()[(slab * in::EIGHTS + four * 4 + j) * GPU_LANES + lane];
                 in[0][2 * j] = s.x;
                 in[0][2 * j + 1] = s.y;
                 in[1][2 * j] = s.z;
                 in[1][2 * j + 1] = s.w;
             }
-            expr_run_many<8>(act, in, out);
+            if (a.gate == PANEL_SILU)
+                expr_run_known<expr_silu_gate, 8>(act, in, regs, out);
+            else if (a.gate == PANEL_TANH)
+                expr_run_known<expr_tanh_gate, 8>(act, in, regs, out);
+            else
+                expr_run_many<8>(act, in, out);
             bool there = panel_element<T>(w.row_tile, slab, lane / 4) < a.w[0].n;
-            uint32_t m[4];
+            uint32_t m[4][PARTS];
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                pair_parts<1>(out[2 * j], out[2 * j + 1], &m[j]);
-                m[j] = there ? m[j] : 0;
-            }
+            for (int j = 0; j < 4; j++)
+                pair_parts<PARTS>(there ? out[2 * j] : 0, there ? out[2 * j + 1] : 0, m[j]);
             int v = four * 32 + lane;
-            store_transposed(pipe.hidden() + v * WGMMA_ROW_BYTES + (slab ^ v % 8) * 16, m);
+            unsigned char *to = pipe.hidden() + v * WGMMA_ROW_BYTES + (slab ^ v % 8) * 16;
+#pragma unroll
+            for (int p = 0; p < PARTS; p++) {
+                const uint32_t one[4] = {m[0][p], m[1][p], m[2][p], m[3][p]};
+                store_transposed(to + p * in::PLANE, one);
+            }
         }
         shared_written();
         barrier_arrive(pipe.taken());
         warps_meet(1, PANEL_HELPERS * (int)GPU_LANES);
-        if (first)
-            bulk_store(a.hidden.p + (w.row_tile * a.hidden.rows + w.run.first) * WGMMA_ROW_BYTES,
-                       pipe.hidden(), (uint32_t)w.run.n * WGMMA_ROW_BYTES);
+        if (!first)
+            continue;
+        for (int p = 0; p < PARTS; p++)
+            bulk_store(a.hidden.p +
+                           (((int64_t)w.row_tile * PARTS + p) * a.hidden.rows + w.run.first) *
+                               WGMMA_ROW_BYTES,
+                       pipe.hidden() + p * in::PLANE, (uint32_t)w.run.n * WGMMA_ROW_BYTES);
     }
     if (first)
         bulk_stores_done();
 }
 
-template <int T, bool UP, int N>
+template <int T, bool UP, int N, int PARTS>
 static __global__ void __launch_bounds__(PANEL_THREADS, 1) panel_kernel(panel_args a, fl_expr act)
 {
     extern __shared__ __align__(1024) unsigned char room[];
-    panel_pipe<UP> pipe = {room, 0, 0};
+    panel_pipe<UP, N, PARTS> pipe = {room, 0, 0};
     if (threadIdx.x == 0) {
-        for (int s = 0; s < panel_pipe<UP>::STAGES; s++) {
+        for (int s = 0; s < panel_room<UP, N, PARTS>::STAGES; s++) {
             barrier_init(pipe.full(s), 1);
             barrier_init(pipe.empty(s), PANEL_SLABS);
         }
@@ -385,74 +435,77 @@ static __global__ void __launch_bounds__(PANEL_THREADS, 1) panel_kernel(panel_ar
     __syncthreads();
     if (threadIdx.x < 2 * WGMMA_THREADS) {
         more_registers<PANEL_MORE>();
-        panel_products<T, UP, N>(a, pipe);
+        panel_products<T, UP, N, PARTS>(a, pipe);
     } else {
         fewer_registers<PANEL_FEWER>();
         if (threadIdx.x == 2 * WGMMA_THREADS)
-            panel_bring<UP>(a, pipe);
+            panel_bring<UP, N, PARTS>(a, pipe);
         if constexpr (UP) {
             if (threadIdx.x >= 2 * WGMMA_THREADS + GPU_LANES)
-                panel_activate<T>(a, act, pipe);
+                panel_activate<T, N, PARTS>(a, act, pipe);
         }
     }
 }
 
 /* ---- launching ---- */
 
-template <int T>
-static void gather(const gpu_rows &x, const int32_t *from, int per, const int32_t *count,
-                   int64_t row0, int64_t most, int64_t k, const panel &to, gpu_queue *q)
+template <int T, int PARTS>
+static void gather(const panel_gathering &g, const panel &to, gpu_queue *q)
 {
-    bool aligned = ((uintptr_t)x.p | (uintptr_t)x.stride * 4) % 16 == 0 && k % 4 == 0;
-    gpu_rows x0 = {x.p + (from ? 0 : row0 * x.stride), x.stride};
-    dim3 grid((unsigned)most, gpu_blocks(mma_chunks(k), 8));
-    gather_kernel<T><<<grid, 256, 0, q->stream>>>(x0, from, per, count, row0, most, k, aligned, to);
-}
-
-void panel_gather(fl_dtype weights, const gpu_rows &x, const int32_t *from, int per,
-                  const int32_t *count, int64_t row0, int64_t most, int64_t k, const panel &to,
-                  gpu_queue *q)
-{
-    if (weights == FL_BF16)
-        gather<FL_BF16>(x, from, per, count, row0, most, k, to, q);
-    else
-        gather<FL_MXFP4>(x, from, per, count, row0, most, k, to, q);
+    gpu_rows x = {g.x.p + (g.from ? 0 : g.row0 * g.x.stride), g.x.stride};
+    bool aligned = ((uintptr_t)x.p | (uintptr_t)x.stride * 4) % 16 == 0 && g.k % 4 == 0;
+    dim3 grid((unsigned)g.most, gpu_blocks(mma_chunks(g.k), 8));
+    gather_kernel<T, PARTS>
+        <<<grid, 256, 0, q->stream>>>(x, g.from, g.per, g.count, g.row0, g.most, g.k, aligned, to);
     gpu_launched(q);
 }
 
-template <int T, bool UP, int N>
+void panel_gather(panel_kind kind, const panel_gathering &g, const panel &to, gpu_queue *q)
+{
+    if (kind.weights == FL_BF16)
+        kind.parts == 1 ? gather<FL_BF16, 1>(g, to, q) : gather<FL_BF16, 3>(g, to, q);
+    else
+        kind.parts == 1 ? gather<FL_MXFP4, 1>(g, to, q) : gather<FL_MXFP4, 3>(g, to, q);
+}
+
+template <int T, int PARTS, bool UP, int N>
 static void launch(const panel_args &a, const fl_expr &act, gpu_queue *q)
 {
-    if constexpr (T == FL_MXFP4 || N <= 128) {
-        size_t shared = panel_room<UP>::BYTES;
-        gpu_allow_shared(q, panel_kernel<T, UP, N>, shared);
-        panel_kernel<T, UP, N>
+    if constexpr (N <= PANEL_MOST(T, PARTS)) {
+        size_t shared = panel_room<UP, N, PARTS>::BYTES;
+        gpu_allow_shared(q, panel_kernel<T, UP, N, PARTS>, shared);
+        panel_kernel<T, UP, N, PARTS>
             <<<(unsigned)q->processors, PANEL_THREADS, shared, q->stream>>>(a, act);
         gpu_launched(q);
     }
 }
 
-template <int T>
-static void multiply(int run_class, const panel_args &a, const fl_expr *act, gpu_queue *q)
+template <int T, int PARTS>
+static void multiply(int run_class, panel_args a, const fl_expr *act, gpu_queue *q)
 {
     static const fl_expr none = {};
+    a.gate = act && expr_is<expr_silu_gate>(*act)   ? PANEL_SILU
+             : act && expr_is<expr_tanh_gate>(*act) ? PANEL_TANH
+                                                    : PANEL_ANY;
     int c = 0;
 #define PANEL_LAUNCH(WIDTH)                                                                        \
     if (c++ == run_class) {                                                                        \
         if (act)                                                                                   \
-            launch<T, true, WIDTH>(a, *act, q);                                                    \
+            launch<T, PARTS, true, WIDTH>(a, *act, q);                                             \
         else                                                                                       \
-            launch<T, false, WIDTH>(a, none, q);                                                   \
+            launch<T, PARTS, false, WIDTH>(a, none, q);                                            \
     }
     PANEL_WIDTHS(PANEL_LAUNCH)
 #undef PANEL_LAUNCH
 }
 
-void panel_multiply(fl_dtype weights, int run_class, const panel_args &a, const fl_expr *act,
+void panel_multiply(panel_kind kind, int run_class, const panel_args &a, const fl_expr *act,
                     gpu_queue *q)
 {
-    if (weights == FL_BF16)
-        multiply<FL_BF16>(run_class, a, act, q);
+    if (kind.weights == FL_BF16)
+        kind.parts == 1 ? multiply<FL_BF16, 1>(run_class, a, act, q)
+                        : multiply<FL_BF16, 3>(run_class, a, act, q);
     else
-        multiply<FL_MXFP4>(run_class, a, act, q);
+        kind.parts == 1 ? multiply<FL_MXFP4, 1>(run_class, a, act, q)
+                        : multiply<FL_MXFP4, 3>(run_class, a, act, q);
 }
