@@ -15,6 +15,9 @@ typedef struct panel {
     int64_t rows;
 } panel;
 
+/* Which of the programs of expr.h an activation is. */
+typedef enum panel_gate { PANEL_ANY, PANEL_SILU, PANEL_TANH } panel_gate;
+
 /* What is multiplied, and where it goes. */
 typedef struct panel_args {
     gpu_weight w[2]; /* gate and up; a product has the same twice */
@@ -23,8 +26,8 @@ typedef struct panel_args {
     const int32_t *n_runs, *count;
     int64_t row0, most; /* without runs: vectors are *count less row0, `most` at most */
     int width;
-    int group; /* runs that go side by side through all weights */
-    enum { PANEL_ANY, PANEL_SILU, PANEL_TANH } gate; /* set by panel_multiply */
+    int group;            /* runs that go side by side through all weights */
+    panel_gate gate;      /* set by panel_multiply */
     panel hidden;         /* of gate and up: what the activation makes of them */
     const int32_t *place; /* of a product: vector i goes to row place[i] (NULL: i) of out */
     float *out;
