@@ -5,7 +5,7 @@
 #include "ops/gpu/panel.h"
 
 enum {
-    WORTH = 4,        /* pairs for each expert, on average, from which this pays */
+    WORTH = 16,       /* pairs for each expert, on average, from which this pays */
     PASS_ROWS = 8192, /* at most at once, half of it with three parts: panels need room */
     ROUND = 256
 };
@@ -43,15 +43,16 @@ static places places_of(int parts, int64_t rows, int64_t k, int64_t experts, int
     return p;
 }
 
-static bool worth(int64_t rows, int64_t k, int64_t experts)
+/* With three parts the other kernels are further behind. */
+static bool worth(int parts, int64_t rows, int64_t k, int64_t experts)
 {
-    return rows * k >= WORTH * experts;
+    return rows * k >= (parts == 1 ? WORTH : WORTH / 2) * experts;
 }
 
 size_t experts_panel_scratch(const fl_node_view *n, const fl_limits *limits, int parts)
 {
     int64_t k = n->in[IDS]->dim[0], experts = n->in[W1]->n_tensors;
-    if (!worth(limits->max_rows, k, experts))
+    if (!worth(parts, limits->max_rows, k, experts))
         return 0;
     return (size_t)places_of(parts, limits->max_rows, k, experts, n->in[W1]->dim[0],
                              n->in[W1]->dim[1])
@@ -141,7 +142,7 @@ static void one_pass(experts_args a, const places &p, panel_kind kind, const fl_
 bool experts_panels(const fl_call *call, int parts, experts_args a, int64_t rows,
                     unsigned char *room, gpu_queue *q)
 {
-    if (!q->wgmma || !worth(rows, a.k, a.n_experts))
+    if (!q->wgmma || !worth(parts, rows, a.k, a.n_experts))
         return false;
     int64_t passes = (rows + pass_rows(parts) - 1) / pass_rows(parts),
             most = (rows + passes - 1) / passes;
