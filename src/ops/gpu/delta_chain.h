@@ -11,7 +11,7 @@
 
 #include "ops/gpu/delta_chunk.h"
 
-enum { COLUMNS = 16, WARPS = 8, TILES = 2 /* of 8 rows of S */ };
+enum { COLUMNS = 16, TILES = 2 /* of 8 rows of S */ };
 
 #ifdef __CUDACC__
 
@@ -100,16 +100,16 @@ static __device__ inline void chain(const delta_args &a, const delta_slab &slab,
             keep[0] = sg;
             keep[GPU_LANES] = sh;
         }
-        parts4 pg = parts_of(sg), ph = parts_of(sh);
+        halves4 pg = halves_of(sg), ph = halves_of(sh);
         copies_wait<1>(); /* W is here */
 #pragma unroll
         for (int n = 0; n < TOKENS; n += 4) {
             float sum[4][4] = {}; /* columns g and g + 8 times rows 2 t and 2 t + 1 of W */
-            parts4 x[4];
+            halves4 x[4];
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                x[i] = parts_of(m.w[n + i][threadIdx.x]);
-            add_products<4>(sum, pg, ph, x);
+                x[i] = halves_of(m.w[n + i][threadIdx.x]);
+            add_tf32<4>(sum, pg, ph, x);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 int token = token0 + 8 * (n + i) + 2 * t;
@@ -139,13 +139,13 @@ static __device__ inline void chain(const delta_args &a, const delta_slab &slab,
         float add[TILES][4] = {};
 #pragma unroll
         for (int p = 0; p < PARTS; p++) {
-            parts4 ug = parts_of(*(const float4 *)&m.u[g][p * PART + 4 * t]);
-            parts4 uh = parts_of(*(const float4 *)&m.u[g + 8][p * PART + 4 * t]);
-            parts4 x[TILES];
+            halves4 ug = halves_of(*(const float4 *)&m.u[g][p * PART + 4 * t]);
+            halves4 uh = halves_of(*(const float4 *)&m.u[g + 8][p * PART + 4 * t]);
+            halves4 x[TILES];
 #pragma unroll
             for (int n = 0; n < TILES; n++)
-                x[n] = parts_of(m.kt[n * PARTS + p][threadIdx.x]);
-            add_products<TILES>(add, ug, uh, x);
+                x[n] = halves_of(m.kt[n * PARTS + p][threadIdx.x]);
+            add_tf32<TILES>(add, ug, uh, x);
         }
         if (more)
             bring_kt<DK>(m, chunk + next + at.kt);
@@ -167,11 +167,6 @@ static __device__ inline void chain(const delta_args &a, const delta_slab &slab,
 
 /* ---- output ---- */
 
-static __device__ inline bool finite4(float4 x)
-{
-    return isfinite(x.x) && isfinite(x.y) && isfinite(x.z) && isfinite(x.w);
-}
-
 /* A warp has 16 columns of all 64 tokens. */
 template <int DK>
 static __device__ inline void output(const delta_args &a, const delta_slab &slab, int slot,
@@ -190,14 +185,15 @@ static __device__ inline void output(const delta_args &a, const delta_slab &slab
         const float4 *qe = (const float4 *)(chunk + at.qe) + lane;
 #pragma unroll 2
         for (int m = 0; m < DK / 16; m++) {
-            parts4 sg = parts_of(s[2 * m * GPU_LANES]), sh = parts_of(s[(2 * m + 1) * GPU_LANES]);
+            halves4 sg = halves_of(s[2 * m * GPU_LANES]),
+                    sh = halves_of(s[(2 * m + 1) * GPU_LANES]);
 #pragma unroll
             for (int n = 0; n < TOKENS; n += 4) {
-                parts4 x[4];
+                halves4 x[4];
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    x[i] = parts_of(qe[(m * TOKENS + n + i) * GPU_LANES]);
-                add_products<4>(sum + n, sg, sh, x);
+                    x[i] = halves_of(qe[(m * TOKENS + n + i) * GPU_LANES]);
+                add_tf32<4>(sum + n, sg, sh, x);
             }
         }
         const float *u = chunk + at.u + j * COLUMNS * CHUNK, *b = chunk + at.b;
@@ -205,27 +201,28 @@ static __device__ inline void output(const delta_args &a, const delta_slab &slab
         for (int p = 0; p < PARTS; p++) {
             float4 ug = *(const float4 *)(u + g * CHUNK + p * PART + 4 * t);
             float4 uh = *(const float4 *)(u + (g + 8) * CHUNK + p * PART + 4 * t);
-            parts4 pg = parts_of(ug), ph = parts_of(uh), x[2];
-            /* Of tokens after its own, an output may not even see a zero times NaN. */
-            bool guarded = !__all_sync(0xffffffffu, finite4(ug) && finite4(uh));
+            halves4 pg = halves_of(ug), ph = halves_of(uh), x[2];
 #pragma unroll
-            for (int n = 2 * p; n < TOKENS; n += 2) {
-                if (n == 2 * p && guarded) {
-#pragma unroll
-                    for (int i = 0; i < 8; i++) {
-                        int token = 8 * (n + i / 4) + 2 * t + i % 2, c = g + i / 2 % 2 * 8;
-                        float x = 0;
-                        for (int k = p * PART; k <= token; k++)
-                            x = fmaf(b[token * CHUNK + k], u[c * CHUNK + k], x);
-                        sum[n + i / 4][i % 4] += x;
-                    }
-                    continue;
+            for (int n = TOKENS - 2; n >= 2 * p; n -= 2) {
+                int bad_g = PART, bad_h = PART;
+                if (n == 2 * p && !__all_sync(0xffffffffu, finite4(ug) && finite4(uh))) {
+                    bad_g = first_bad<4, 0>(ug);
+                    bad_h = first_bad<4, 0>(uh);
+                    pg = halves_of(ug);
+                    ph = halves_of(uh);
                 }
 #pragma unroll
                 for (int i = 0; i < 2; i++)
-                    x[i] = parts_of(
+                    x[i] = halves_of(
                         *(const float4 *)(b + (8 * (n + i) + g) * CHUNK + p * PART + 4 * t));
-                add_products<2>(sum + n, pg, ph, x);
+                add_tf32<2>(sum + n, pg, ph, x);
+                if (n == 2 * p) {
+#pragma unroll
+                    for (int i = 0; i < 8; i++) {
+                        if (i / 4 * 8 + 2 * t + i % 2 >= (i / 2 % 2 ? bad_h : bad_g))
+                            sum[n + i / 4][i % 4] = NAN;
+                    }
+                }
             }
         }
         float *o = a.o.p + row0 * a.o.stride + (int64_t)head * a.dv + j * COLUMNS + g;

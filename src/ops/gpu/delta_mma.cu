@@ -7,7 +7,7 @@
  * outputs of the one before and prepares the one after. */
 #include "ops/gpu/delta_chain.h"
 
-enum { SLAB = 192 }; /* chunks of heads in a slab, at least */
+enum { SLAB = 768 /* chunks of heads in a slab, at least */ };
 enum { RING = 3, MOST_SLABS = 64 };
 
 /* Blocks of a launch: chains first, which take longest. */

@@ -8,14 +8,6 @@
 
 #ifdef __CUDACC__
 
-/* 2 to the power of x, within two units of the last place; 0 where that is no normal number. */
-static __device__ inline float exp2_fast(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 /* For four elements that a lane holds: the registers of both operands, part by part. */
 typedef struct parts4 {
     uint32_t lo[3], hi[3]; /* elements 0 and 1, 2 and 3 */
