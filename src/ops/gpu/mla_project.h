@@ -1,8 +1,8 @@
-/* mla's products with kv_b for many rows, on matrix units: UK^T q before attention and UV times its
- * result.  A block does PROJECT_ROWS rows and PROJECT_COLS results of one head; tiles of the
- * weights come to shared memory while the ones before are multiplied, rows straight to registers,
- * where they become Q BF16 parts.  16 elements of the length are summed in the matrix unit, these
- * sums in ascending order. */
+/* mla's products with kv_b on matrix units: UK^T q before attention and UV times its result, once
+ * the spans of a row are one.  A block does 16 rows and 64 results of one head, or 64 and 128;
+ * tiles of the weights come to shared memory while those before are multiplied, rows straight to
+ * registers, where they become Q BF16 parts.  16 elements of the length are summed in the matrix
+ * unit, these sums in ascending order, whatever the rows beside. */
 #ifndef FL_OPS_GPU_MLA_PROJECT_H
 #define FL_OPS_GPU_MLA_PROJECT_H
 
