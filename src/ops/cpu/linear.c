@@ -22,15 +22,15 @@ static void weight_rows(const fl_call *call, const fl_bf16 *rounded, int64_t beg
         const fl_arg *out = &call->out[i - 1];
         if (n0 < n1) {
             const fl_row_list y = {fl_row_f32(out, row) + n0, out->stride, NULL};
+            const fl_tensor *w = call->in[i].tensors;
 #if defined(__AVX512BF16__)
-            if (rounded) {
-                fl_bf16_mul(call->in[i].tensors, n0, n1, rounded, row, &y, rows, scratch);
-                continue;
-            }
+            if (rounded)
+                fl_bf16_mul(w, n0, n1, rounded, row, &y, rows, scratch);
+            else
 #else
             (void)rounded;
 #endif
-            fl_weights_mul(call->in[i].tensors, n0, n1, &x, &y, rows, scratch);
+                fl_weights_mul(w, n0, n1, &x, &y, rows, scratch);
         }
         begin -= n;
         end -= n;
