@@ -145,10 +145,10 @@ static void make_mla(tc *c)
         tc_f32(c, FL_MLA_Q, 0)[0] = NAN;
 }
 
-/* Errors of the weights: of a head's values, the largest that there could be. */
+/* Errors of the weights: of a head's values, the largest that there could be.  Fast: queries and
+ * weights rounded to BF16, which moves a weight by half a step and by what its score moves. */
 static void mla_magnitude(tc *c, bool fast, ops_magnitude *m)
 {
-    (void)fast;
     const float *w = ops_decode(c, c->in[FL_MLA_KV_B].tensors);
     int64_t heads = c->in_type[FL_MLA_Q].dim[0], latent = c->in_type[FL_MLA_KV_B].dim[1];
     int64_t dv = c->out_type[0].dim[1], rows = c->in_type[FL_MLA_KV_B].dim[0] / heads;
@@ -167,6 +167,8 @@ static void mla_magnitude(tc *c, bool fast, ops_magnitude *m)
                 double sum = 0;
                 for (int64_t i = 0; i < latent; i++)
                     sum += fabsf(w[(h * rows + rows - dv + d) * latent + i]);
+                if (fast)
+                    sum *= 0x1p-7 / ops_gen_mla.tolerance;
                 m->out[0][(r * heads + h) * dv + d] = (float)(sum * high);
             }
         }
