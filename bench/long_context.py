@@ -96,7 +96,7 @@ def needles(context, kv):
         return {}
     os.chdir(ROOT)
     unit, found, peak = needle.haystack_text(), 0, 0
-    per_unit = run_needle(needle.prompt(unit, 0.5, 11111), 2 * context, kv)[0]["usage"]["prompt_tokens"]
+    per_unit = run_needle(needle.prompt(unit, 0.5, 11111), 16384, kv)[0]["usage"]["prompt_tokens"]
     room = context - 128
     text = unit * (room // per_unit + 1)
     text = text[:len(text) * room // (per_unit * (room // per_unit + 1))]
