@@ -35,7 +35,7 @@ static bool put_attr(fl_buf *b, const fl_attr_spec *spec, const fl_attr *a)
     }
 }
 
-static bool put_node(fl_buf *b, const fl_graph *g, const fl_node *n)
+static bool put_node(fl_buf *b, const fl_node *n)
 {
     char type[200];
     bool ok = put(b, n->op->name) && put(b, "(");
@@ -47,13 +47,13 @@ static bool put_node(fl_buf *b, const fl_graph *g, const fl_node *n)
     ok = ok && put(b, ")");
     for (int i = 0; i < n->op->n_attrs && ok; i++)
         ok = put_attr(b, &n->op->attrs[i], &n->attr[i]);
-    return ok && (!fl_graph_decides(g, n) || put(b, " decides")); /* it has other kernels */
+    return ok && (!n->decides || put(b, " decides")); /* it has other kernels */
 }
 
 const char *fl_node_signature(const fl_graph *g, int node, char out[FL_SIGNATURE])
 {
     fl_buf b = {0};
-    bool whole = put_node(&b, g, &g->nodes.data[node]);
+    bool whole = put_node(&b, &g->nodes.data[node]);
     size_t n = b.n < FL_SIGNATURE ? b.n : FL_SIGNATURE - 1;
     if (n)
         memcpy(out, b.data, n);

@@ -23,7 +23,6 @@ typedef struct pick { /* one "op=name" */
 typedef struct chooser {
     const fl_registry *registry;
     const fl_plan_options *opts;
-    const fl_graph *graph;
     pick *picks; /* [n_ops] */
 } chooser;
 
@@ -133,11 +132,10 @@ static fl_status parse_picks(chooser *c, fl_error *err)
 
 static const fl_kernel *best(const chooser *c, const fl_node *node, const pick *only, bool host)
 {
-    bool exact = fl_graph_decides(c->graph, node);
     fl_node_view view = fl_node_seen(node);
     const fl_kernel *k, *found = NULL;
     for (int i = 0; (k = nth(c, host, i)) != NULL; i++) {
-        if (!is_for(k, node->op) || !allowed(k, c->opts) || (k->fast && exact) ||
+        if (!is_for(k, node->op) || !allowed(k, c->opts) || (k->fast && node->decides) ||
             (only && !is_named(k, only)))
             continue;
         bool better = !found || k->preference > found->preference ||
@@ -248,7 +246,7 @@ static fl_status choose_all(chooser *c, fl_plan *p, fl_error *err)
 
 fl_status fl_plan_choose(fl_plan *p, const fl_plan_options *opts, fl_error *err)
 {
-    chooser c = {.registry = p->graph->registry, .opts = opts, .graph = p->graph};
+    chooser c = {.registry = p->graph->registry, .opts = opts};
     c.picks = fl_calloc((size_t)c.registry->n_ops, sizeof *c.picks);
     if (!c.picks)
         return fl_graph_nomem(err);
@@ -260,14 +258,13 @@ fl_status fl_plan_choose(fl_plan *p, const fl_plan_options *opts, fl_error *err)
 int fl_node_kernels(const fl_graph *g, int node, const fl_plan_options *o, const fl_kernel **out,
                     int max)
 {
-    const chooser c = {.registry = g->registry, .opts = o, .graph = g};
+    const chooser c = {.registry = g->registry, .opts = o};
     const fl_node *n = &g->nodes.data[node];
-    bool exact = fl_graph_decides(g, n);
     fl_node_view view = fl_node_seen(n);
     const fl_kernel *k;
     int found = 0;
     for (int i = 0; !n->op->view && (k = nth(&c, true, i)) != NULL; i++) {
-        if (!is_for(k, n->op) || !allowed(k, o) || (k->fast && exact) ||
+        if (!is_for(k, n->op) || !allowed(k, o) || (k->fast && n->decides) ||
             (k->fits && !k->fits(&view)))
             continue;
         if (found < max)

@@ -25,6 +25,7 @@ typedef struct fl_node {
     const fl_type *out_type;
     const fl_attr *attr;
     const void *prep;
+    bool decides; /* what it makes goes into a choice of experts, which does not forgive rounding */
 } fl_node;
 
 typedef struct fl_tap {
@@ -64,8 +65,6 @@ void fl_node_explain(fl_error *err, const fl_node *node);
 /* Runs the operator's rules over a node whose op, in, in_type and attr are set: infers and checks
  * the output types (written to the arena, node->out_type and n_out), then prepares. */
 FL_MUST_CHECK fl_status fl_node_infer(fl_graph *g, fl_node *node, fl_error *err);
-/* Whether what the node makes goes into a choice of experts, which does not forgive rounding. */
-bool fl_graph_decides(const fl_graph *g, const fl_node *node);
 
 /* The passes, in the order in which they run. */
 FL_MUST_CHECK fl_status fl_graph_prune(fl_graph *g, fl_error *err);  /* prune.c */

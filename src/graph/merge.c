@@ -28,7 +28,7 @@ static void join(const fl_graph *g, group *groups, int32_t *head, int32_t i)
         group *other = &groups[*link];
         const fl_node *lead = &g->nodes.data[*link];
         if (lead->in_type[1]->dtype == n->in_type[1]->dtype && other->size < room &&
-            fl_graph_decides(g, lead) == fl_graph_decides(g, n)) {
+            lead->decides == n->decides) {
             other->size++;
             groups[i].leads = *link;
             return;

@@ -75,7 +75,7 @@ static fl_status narrow_all(fl_graph *g, weight *w, fl_pool *pool, fl_error *err
 {
     for (size_t i = 0; i < g->nodes.n; i++) {
         const fl_node *n = &g->nodes.data[i];
-        bool linear = strcmp(n->op->name, "linear") == 0 && n->n_in == 2 && !fl_graph_decides(g, n);
+        bool linear = strcmp(n->op->name, "linear") == 0 && n->n_in == 2 && !n->decides;
         for (int k = 0; k < n->n_in; k++) {
             if (n->in[k] == FL_NONE)
                 continue;

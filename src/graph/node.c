@@ -253,6 +253,20 @@ static fl_status build(fl_graph *g, fl_node *node, const fl_val *in, int n_in,
     return add_outputs(g, node, err);
 }
 
+/* Marks the node that makes what a choice of experts is made from. */
+static void mark_decider(fl_graph *g, const fl_node *route)
+{
+    for (size_t i = g->nodes.n; i-- > 0;) {
+        fl_node *n = &g->nodes.data[i];
+        for (int o = 0; o < n->n_out; o++) {
+            if (n->out[o] == route->in[0]) {
+                n->decides = true;
+                return;
+            }
+        }
+    }
+}
+
 fl_status fl_graph_node(fl_graph *g, const char *op, const char *label, const fl_val *in, int n_in,
                         const fl_node_attr *attrs, int n_attrs, fl_val *outs, int *n_out,
                         fl_error *err)
@@ -273,19 +287,9 @@ fl_status fl_graph_node(fl_graph *g, const char *op, const char *label, const fl
     }
     if (!fl_vec_push(&g->nodes, node))
         return fl_graph_nomem(err);
+    if (strcmp(op, "route") == 0)
+        mark_decider(g, &node);
     memcpy(outs, node.out, (size_t)node.n_out * sizeof *outs);
     *n_out = node.n_out;
     return FL_OK;
-}
-
-bool fl_graph_decides(const fl_graph *g, const fl_node *node)
-{
-    for (size_t i = 0; i < g->nodes.n; i++) {
-        const fl_node *r = &g->nodes.data[i];
-        for (int o = 0; o < node->n_out && strcmp(r->op->name, "route") == 0; o++) {
-            if (r->in[0] == node->out[o])
-                return true;
-        }
-    }
-    return false;
 }

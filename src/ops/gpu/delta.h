@@ -47,15 +47,6 @@ static inline delta_args delta_args_of(const fl_call *call, const fl_step *step,
     return a;
 }
 
-/* The rows [*begin, *end) of a sequence that lie in whole blocks of the grid. */
-static inline __host__ __device__ void delta_blocks(int64_t pos0, int n_rows, int *begin, int *end)
-{
-    int before = (int)((FL_PAGE_TOKENS - pos0 % FL_PAGE_TOKENS) % FL_PAGE_TOKENS);
-    int blocks = n_rows > before ? (n_rows - before) / FL_PAGE_TOKENS : 0;
-    *begin = blocks ? before : n_rows;
-    *end = *begin + blocks * FL_PAGE_TOKENS;
-}
-
 #ifdef __CUDACC__
 
 /* Row m of a part: groups of four rows, dealt out in turn. */
@@ -115,7 +106,7 @@ template <int ROWS> static __global__ void delta_kernel(delta_args a)
     begin = 0;
     end = seq.n_rows;
     int whole_begin, whole_end;
-    delta_blocks(seq.pos0, seq.n_rows, &whole_begin, &whole_end);
+    gpu_whole_blocks(seq.pos0, seq.n_rows, &whole_begin, &whole_end);
     if (a.range == DELTA_BEFORE)
         end = whole_begin;
     else if (a.range == DELTA_AFTER)

@@ -58,7 +58,7 @@ static __device__ inline void chain(const delta_args &a, const delta_slab &slab,
     int lane = threadIdx.x % GPU_LANES, warp = threadIdx.x / GPU_LANES, g = lane / 4, t = lane % 4;
     int group = warp % GROUPS, token0 = warp / GROUPS * TOKENS * 8, begin, end;
     const gpu_seq seq = a.step.seqs[seq_at];
-    delta_blocks(seq.pos0, seq.n_rows, &begin, &end);
+    gpu_whole_blocks(seq.pos0, seq.n_rows, &begin, &end);
     /* The slots of its chunks follow each other. */
     int slot = (seq.row0 + begin) / CHUNK - slab.slot0, last = slot + (end - begin) / CHUNK;
     slot = slot > 0 ? slot : 0;

@@ -56,7 +56,7 @@ static __device__ int64_t chunk_at(const gpu_step &s, int64_t slot)
     for (int64_t row = slot * CHUNK; row < (slot + 1) * CHUNK && row < s.counts[GPU_ROWS];) {
         const gpu_seq &q = s.seqs[s.row_seq[row]];
         int begin, end, at = (int)(row - q.row0);
-        delta_blocks(q.pos0, q.n_rows, &begin, &end);
+        gpu_whole_blocks(q.pos0, q.n_rows, &begin, &end);
         if (at <= begin)
             at = begin;
         else

@@ -78,7 +78,7 @@ static void run(const fl_call *call, const fl_step *step, int phase, const fl_wo
     bool before = false, after = false, whole = false;
     for (int32_t i = 0; i < step->n_seqs && step->n_rows != step->n_seqs; i++) {
         int begin, end;
-        delta_blocks(step->seqs[i].pos0, step->seqs[i].n_rows, &begin, &end);
+        gpu_whole_blocks(step->seqs[i].pos0, step->seqs[i].n_rows, &begin, &end);
         before |= begin > 0;
         whole |= begin < end;
         after |= end < step->seqs[i].n_rows;
