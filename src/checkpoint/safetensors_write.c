@@ -1,17 +1,12 @@
-/* Writing a safetensors file so that no reader ever sees half of one: the bytes go to a new file
- * beside the target, reach the disk, and only then take its name. */
-#define _GNU_SOURCE
+/* Writing a safetensors file, whole or not at all. */
 #include "checkpoint/checkpoint_internal.h"
 
+#include "base/file.h"
 #include "base/mem.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* One tensor to write: where it is in the caller's arrays. */
 typedef struct item {
@@ -92,72 +87,25 @@ static bool build_header(const char *const *names, const fl_tensor *tensors, con
     return true;
 }
 
-static bool write_all(int fd, const void *bytes, size_t n)
+static fl_status write_file(const char *path, const fl_buf *header, const fl_tensor *tensors,
+                            const item *items, size_t n, fl_error *err)
 {
-    const char *p = bytes;
-    while (n > 0) {
-        ssize_t k = write(fd, p, n);
-        if (k < 0 && errno != EINTR)
-            return false;
-        if (k > 0) {
-            p += k;
-            n -= (size_t)k;
-        }
-    }
-    return true;
-}
-
-/* Makes the new name itself durable; a folder that cannot be opened is not worth a failure. */
-static void sync_folder(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    char *dir = slash ? fl_strndup(path, (size_t)(slash - path) + (slash == path)) : fl_strdup(".");
-    int fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-    if (fd >= 0) {
-        (void)fsync(fd);
-        close(fd);
-    }
-    fl_free(dir);
-}
-
-static fl_status write_file(const char *path, const char *temporary, const fl_buf *header,
-                            const fl_tensor *tensors, const item *items, size_t n, fl_error *err)
-{
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return fl_fail(err, FL_IO, "%s: %s", temporary, strerror(errno));
-    bool ok = write_all(fd, header->data, header->n);
-    for (size_t i = 0; ok && i < n; i++)
-        ok = write_all(fd, tensors[items[i].at].data, items[i].bytes);
-    ok = ok && fsync(fd) == 0;
-    int cause = errno;
-    if (close(fd) != 0 && ok) {
-        ok = false;
-        cause = errno;
-    }
-    if (ok && rename(temporary, path) != 0) {
-        ok = false;
-        cause = errno;
-    }
-    if (!ok) {
-        (void)unlink(temporary);
-        return fl_fail(err, FL_IO, "%s: cannot be written: %s", path, strerror(cause));
-    }
-    sync_folder(path);
-    return FL_OK;
+    fl_new_file f;
+    FL_TRY(fl_new_file_begin(path, 0666, &f, err));
+    fl_status s = fl_new_file_write(&f, header->data, header->n, err);
+    for (size_t i = 0; s == FL_OK && i < n; i++)
+        s = fl_new_file_write(&f, tensors[items[i].at].data, items[i].bytes, err);
+    return fl_new_file_end(&f, s, err);
 }
 
 fl_status fl_safetensors_write(const char *path, const char *const *names, const fl_tensor *tensors,
                                size_t n, fl_error *err)
 {
-    static atomic_uint serial; /* two threads may write the same path: each to its own file */
     fl_arena arena = {0};
     fl_buf header = {0};
     item *items = fl_arena_array(&arena, n, sizeof *items);
-    const char *temporary = fl_arena_printf(&arena, "%s.%ld-%u.tmp", path, (long)getpid(),
-                                            atomic_fetch_add(&serial, 1));
     fl_status s = FL_OK;
-    if (!items || !temporary) {
+    if (!items) {
         s = fl_fail(err, FL_NOMEM, "%s: no memory for %zu tensors", path, n);
     } else {
         s = check(names, tensors, n, items, err);
@@ -167,7 +115,7 @@ fl_status fl_safetensors_write(const char *path, const char *const *names, const
     if (s == FL_OK) {
         qsort(items, n, sizeof *items, by_width);
         s = build_header(names, tensors, items, n, &header)
-                ? write_file(path, temporary, &header, tensors, items, n, err)
+                ? write_file(path, &header, tensors, items, n, err)
                 : fl_fail(err, FL_NOMEM, "%s: no memory for the header", path);
     }
     fl_vec_free(&header);

@@ -7,6 +7,8 @@
 #define _GNU_SOURCE
 #include "cli/chat.h"
 
+#include "base/file.h"
+
 #include <editline/readline.h>
 #include <errno.h>
 #include <signal.h>
@@ -167,31 +169,24 @@ static fl_status say(chat *c, const char *text, fl_error *err)
  * that /load continues without running the conversation again. */
 static fl_status save(chat *c, const char *path, fl_error *err)
 {
-    fl_buf name = {0}, part = {0};
-    fl_status s = FL_OK;
+    static const char before[] = "{\"messages\": ", after[] = "]}\n";
+    fl_buf name = {0}, text = {0};
+    fl_status s;
     if (!fl_vec_append(&name, path, strlen(path)) || !fl_vec_append(&name, ".state", 7) ||
-        !fl_vec_append(&part, path, strlen(path)) || !fl_vec_append(&part, ".part", 6))
+        !fl_vec_append(&text, before, sizeof before - 1) ||
+        !fl_vec_append(&text, c->messages.n ? c->messages.data : "[",
+                       c->messages.n ? c->messages.n : 1) ||
+        !fl_vec_append(&text, after, sizeof after - 1))
         s = fl_fail(err, FL_NOMEM, "no memory");
-    FILE *f = s == FL_OK ? fopen(part.data, "wb") : NULL;
-    if (s == FL_OK && !f)
-        s = fl_fail(err, FL_IO, "%s: %s", part.data, strerror(errno));
-    if (f) {
-        bool ok = fprintf(f, "{\"messages\": ") > 0 &&
-                  fwrite(c->messages.n ? c->messages.data : "[", 1,
-                         c->messages.n ? c->messages.n : 1, f) > 0 &&
-                  fprintf(f, "]}\n") > 0 && fflush(f) == 0 && fsync(fileno(f)) == 0;
-        if (fclose(f) != 0 || !ok || rename(part.data, path) != 0) {
-            s = fl_fail(err, FL_IO, "%s: %s", path, strerror(errno));
-            remove(part.data);
-        }
-    }
+    else
+        s = fl_file_write(path, 0666, text.data, text.n, err);
     if (s == FL_OK && c->kept != FL_NONE)
         s = fl_state_save(fl_engine_state(c->m->engine), c->kept, fl_model_fingerprint(c->m->model),
                           c->held.data, name.data, err);
     else if (s == FL_OK)
         remove(name.data); /* none, or one of an older conversation */
     fl_vec_free(&name);
-    fl_vec_free(&part);
+    fl_vec_free(&text);
     return s;
 }
 

@@ -153,23 +153,6 @@ static fl_status make_folder(const char *dir, fl_error *err)
     }
 }
 
-/* Written beside and renamed: a reader sees the old file or the new one. */
-static fl_status write_file(const char *path, const fl_buf *b, fl_error *err)
-{
-    char part[520];
-    snprintf(part, sizeof part, "%s.part", path);
-    FILE *f = fopen(part, "wb");
-    if (!f)
-        return fl_fail(err, FL_IO, "%s: %s", part, strerror(errno));
-    bool ok = fwrite(b->data, 1, b->n, f) == b->n && fflush(f) == 0 && fsync(fileno(f)) == 0;
-    ok = (fclose(f) == 0) && ok;
-    if (ok && rename(part, path) == 0)
-        return FL_OK;
-    int why = errno;
-    (void)unlink(part);
-    return fl_fail(err, FL_IO, "%s: cannot be written: %s", path, strerror(why));
-}
-
 fl_status fl_tuning_save(const fl_tuning *t, const char *dir, char path[512], fl_error *err)
 {
     fl_buf b = {0};
@@ -177,7 +160,7 @@ fl_status fl_tuning_save(const fl_tuning *t, const char *dir, char path[512], fl
         return fl_fail(err, FL_ARGUMENT, "%.60s...: the path of the folder is too long", dir);
     file_name(t, dir, path);
     FL_TRY(make_folder(dir, err));
-    fl_status s = put_all(&b, t) ? write_file(path, &b, err)
+    fl_status s = put_all(&b, t) ? fl_file_write(path, 0666, b.data, b.n, err)
                                  : fl_fail(err, FL_NOMEM, "%s: no memory to write it", path);
     fl_vec_free(&b);
     return s;

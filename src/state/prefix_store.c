@@ -114,17 +114,18 @@ static int64_t nanoseconds(struct timespec t)
 }
 
 /* One file of the folder: an entry, a remainder to be removed, or none of ours. */
-static fl_status look_at(fl_prefix_store *s, const char *name, fl_error *err)
+static fl_status look_at(fl_prefix_store *s, DIR *d, const char *name, fl_error *err)
 {
+    static const char cut[] = ".part";
+    size_t len = strlen(name);
     char *end;
-    if (strlen(name) < NAME - 1 || strspn(name, "0123456789abcdef") != 16 ||
+    if (len < NAME - 1 || strspn(name, "0123456789abcdef") != 16 ||
         strncmp(name + 16, SUFFIX, sizeof SUFFIX - 1) != 0)
         return FL_OK;
     uint64_t hash = strtoull(name, &end, 16);
     const char *path = path_of(s, hash);
-    if (strcmp(name + NAME - 1, ".part") == 0) { /* a save that was cut off */
-        snprintf(s->path, s->room, "%s/%s", s->o.dir, name);
-        unlink(s->path);
+    if (len >= NAME - 1 + sizeof cut && strcmp(name + len - (sizeof cut - 1), cut) == 0) {
+        (void)unlinkat(dirfd(d), name, 0); /* a save that was cut off */
         return FL_OK;
     }
     if (name[NAME - 1])
@@ -152,7 +153,7 @@ static fl_status scan(fl_prefix_store *s, fl_error *err)
         return fl_fail(err, FL_IO, "%s: cannot list: %s", s->o.dir, strerror(errno));
     fl_status status = FL_OK;
     for (struct dirent *f; status == FL_OK && (f = readdir(d));)
-        status = look_at(s, f->d_name, err);
+        status = look_at(s, d, f->d_name, err);
     closedir(d);
     keep_limit(s);
     return status;
@@ -168,7 +169,7 @@ fl_status fl_prefix_store_open(fl_prefix *px, const fl_store_options *o, fl_pref
     s->px = px;
     s->o = *o;
     s->o.dir = fl_strdup(o->dir);
-    s->room = strlen(o->dir) + NAME + sizeof "/.part";
+    s->room = strlen(o->dir) + NAME + sizeof "/";
     s->path = fl_malloc(s->room);
     fl_status status = FL_NOMEM;
     if (s->o.dir && s->path)

@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "state/state_internal.h"
 
+#include "base/file.h"
 #include "base/mem.h"
 
 #include <errno.h>
@@ -130,23 +131,7 @@ static fl_status write_all(const fl_state *st, fl_seq seq, uint64_t fingerprint,
     FL_TRY(move(f, (void *)ids, (size_t)n * sizeof *ids, err)); /* written only */
     FL_TRY(move_contents(st, seq, n, f, err));
     uint64_t sum = f->sum;
-    FL_TRY(move(f, &sum, sizeof sum, err));
-    if (fsync(f->fd) != 0)
-        return fl_fail(err, FL_IO, "%s: cannot write: %s", f->path, strerror(errno));
-    return FL_OK;
-}
-
-/* Makes the rename itself durable.  A file system that cannot sync a folder is no failure. */
-static void sync_folder(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    char *dir = slash ? fl_strndup(path, (size_t)(slash - path) + 1) : fl_strdup(".");
-    int fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-    if (fd >= 0) {
-        (void)fsync(fd);
-        close(fd);
-    }
-    fl_free(dir);
+    return move(f, &sum, sizeof sum, err);
 }
 
 fl_status fl_saved_write(const fl_state *st, fl_seq seq, uint64_t fingerprint, uint64_t salt,
@@ -157,34 +142,11 @@ fl_status fl_saved_write(const fl_state *st, fl_seq seq, uint64_t fingerprint, u
         return fl_state_dead(seq, err);
     if (q->pos == 0)
         return fl_fail(err, FL_ARGUMENT, "%s: the sequence is empty, nothing to save", path);
-    size_t len = strlen(path);
-    char *part = fl_malloc(len + sizeof ".part");
-    if (!part)
-        return fl_fail(err, FL_NOMEM, "%s: no memory for a file name", path);
-    memcpy(part, path, len);
-    memcpy(part + len, ".part", sizeof ".part");
-
     /* A conversation is private: readable by its owner only. */
-    stream f = {.fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600),
-                .writing = true,
-                .path = part};
-    fl_status status;
-    if (f.fd < 0) {
-        status = fl_fail(err, FL_IO, "%s: cannot create: %s", part, strerror(errno));
-        goto done;
-    }
-    status = write_all(st, seq, fingerprint, salt, ids, &f, err);
-    if (close(f.fd) != 0 && status == FL_OK)
-        status = fl_fail(err, FL_IO, "%s: cannot write: %s", part, strerror(errno));
-    if (status == FL_OK && rename(part, path) != 0)
-        status = fl_fail(err, FL_IO, "%s: cannot rename to %s: %s", part, path, strerror(errno));
-    if (status == FL_OK)
-        sync_folder(path);
-    else
-        unlink(part);
-done:
-    fl_free(part);
-    return status;
+    fl_new_file f;
+    FL_TRY(fl_new_file_begin(path, 0600, &f, err));
+    stream out = {.fd = f.fd, .writing = true, .path = path};
+    return fl_new_file_end(&f, write_all(st, seq, fingerprint, salt, ids, &out, err), err);
 }
 
 static fl_status other_model(const stream *f, uint64_t theirs, uint64_t own, fl_error *err)

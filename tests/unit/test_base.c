@@ -16,9 +16,11 @@
 #include "base/strmap.h"
 #include "base/vec.h"
 
+#include <glob.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -186,14 +188,54 @@ static void test_file(void **state)
     fl_vec_free(&b);
 }
 
+/* Whole or not at all: what a failure leaves is the old file, and nothing beside it. */
+static void test_file_write(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/fl-file-XXXXXX", path[64], many[80];
+    fl_buf b = {0};
+    fl_error e;
+    fl_new_file f;
+    glob_t left;
+    assert_non_null(mkdtemp(root));
+    snprintf(path, sizeof path, "%s/file", root);
+    snprintf(many, sizeof many, "%s/*", root);
+    assert_int_equal(fl_file_write(path, 0600, "old", 3, &e), FL_OK);
+    assert_int_equal(fl_new_file_begin(path, 0600, &f, &e), FL_OK);
+    assert_int_equal(fl_new_file_write(&f, "new", 3, &e), FL_OK);
+    assert_int_equal(fl_new_file_end(&f, FL_DEVICE, &e), FL_DEVICE);
+    for (int k = 1; k <= 2; k++) {
+        fl_mem_fail_at(k);
+        assert_int_equal(fl_file_write(path, 0600, "new", 3, &e), FL_NOMEM);
+    }
+    fl_mem_fail_at(0);
+    assert_int_equal(glob(many, 0, NULL, &left), 0);
+    assert_int_equal(left.gl_pathc, 1);
+    globfree(&left);
+    assert_int_equal(fl_file_read(path, 9, &b, &e), FL_OK);
+    assert_memory_equal(b.data, "old", 3);
+    assert_int_equal(fl_file_write(path, 0600, "newer", 5, &e), FL_OK);
+    b.n = 0;
+    assert_int_equal(fl_file_read(path, 9, &b, &e), FL_OK);
+    assert_int_equal(b.n, 5);
+    fl_vec_free(&b);
+    unlink(path);
+
+    /* What cannot be written says which file, and leaves none: no folder to write to, a folder of
+     * this name. */
+    assert_int_equal(fl_file_write("/nonexistent/file", 0600, "x", 1, &e), FL_IO);
+    assert_non_null(strstr(e.message, "/nonexistent/file"));
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(fl_file_write(path, 0600, "x", 1, &e), FL_IO);
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(rmdir(root), 0);
+}
+
 static void write_file(const char *root, const char *name, const char *text)
 {
     char path[256];
     snprintf(path, sizeof path, "%s/%s", root, name);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
+    assert_int_equal(fl_file_write(path, 0600, text, strlen(text), NULL), FL_OK);
 }
 
 static void test_nodes(void **state)
@@ -269,6 +311,7 @@ int main(void)
         cmocka_unit_test(test_pool),
         cmocka_unit_test(test_split_covers),
         cmocka_unit_test(test_file),
+        cmocka_unit_test(test_file_write),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -216,7 +216,7 @@ static void test_refused_files(void **state)
     assert_int_equal(notes, 1);
     assert_non_null(strstr(last_note, "another model"));
     fl_engine_destroy(e);
-    snprintf(other, sizeof other, "%s/0123456789abcdef.prefix.part", dir);
+    snprintf(other, sizeof other, "%s/0123456789abcdef.prefix.12-3.part", dir);
     close(open(other, O_CREAT | O_WRONLY, 0600));
     snprintf(other, sizeof other, "%s/0123456789abcdef.prefix", dir);
     assert_int_equal(link(path, other), 0);
