@@ -2,8 +2,9 @@
  *
  *   llama_driver MODEL.gguf THREADS logits IDS_FILE OUT   float32 logits of every position
  *   llama_driver MODEL.gguf THREADS prompt N RUNS         tokens/s of a prompt, best of RUNS
- *   llama_driver MODEL.gguf THREADS generate BATCH CONTEXT N
- *                                tokens/s of BATCH sequences after CONTEXT tokens, N steps
+ *   llama_driver MODEL.gguf THREADS generate BATCH CONTEXT N [STATE]
+ *                                tokens/s of BATCH sequences after CONTEXT tokens, N steps; the
+ * state of a sequence after them is read from the file STATE, or written there first
  *
  * Speeds are of llama_decode alone; token ids are arbitrary, nothing is sampled. */
 #include "llama.h"
@@ -121,12 +122,34 @@ static void time_prompt(int n, int runs)
     llama_free(c);
 }
 
-static void time_generate(int seqs, int context, int n)
+/* Fills a sequence with what a file keeps, or runs the prompt and keeps it there. */
+static void resume(struct llama_context *c, struct llama_batch *b, int context, int seq,
+                   const char *file)
+{
+    llama_token none;
+    size_t n;
+    FILE *kept = fopen(file, "rb");
+    if (kept) {
+        fclose(kept);
+        if (!llama_state_seq_load_file(c, file, seq, &none, 0, &n))
+            die("the kept state cannot be read");
+        return;
+    }
+    prompt(c, b, context, seq);
+    if (!llama_state_seq_save_file(c, file, seq, NULL, 0))
+        die("the state cannot be kept");
+}
+
+static void time_generate(int seqs, int context, int n, const char *state)
 {
     struct llama_context *c = open_context(context + n, seqs);
     struct llama_batch b = llama_batch_init(CHUNK, 0, 1);
-    for (int s = 0; s < seqs && context; s++)
-        prompt(c, &b, context, s);
+    for (int s = 0; s < seqs && context; s++) {
+        if (state)
+            resume(c, &b, context, s, state);
+        else
+            prompt(c, &b, context, s);
+    }
     double start = 0;
     for (int i = -2; i < n; i++) { /* two steps warm up */
         if (i == 0)
@@ -164,7 +187,7 @@ int main(int argc, char **argv)
     else if (strcmp(argv[3], "prompt") == 0)
         time_prompt(atoi(argv[4]), atoi(argv[5]));
     else if (strcmp(argv[3], "generate") == 0 && argc > 6)
-        time_generate(atoi(argv[4]), atoi(argv[5]), atoi(argv[6]));
+        time_generate(atoi(argv[4]), atoi(argv[5]), atoi(argv[6]), argc > 7 ? argv[7] : NULL);
     else
         die("the task is logits, prompt or generate");
     llama_model_free(model);

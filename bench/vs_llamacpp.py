@@ -2,7 +2,7 @@
 
     python3 bench/vs_llamacpp.py LLAMA_CPP BUILD FIRSTLIGHT MODEL GGUF [--threads N] [--prompts 1,32,512,4096]
                                  [--contexts 0,8192,65536] [--batches 1,4,16] [--modes exact,fast,fast+q8]
-                                 [--steps N] [--limit SECONDS] [--no-logits]
+                                 [--steps N] [--limit SECONDS] [--keep DIR] [--no-logits]
 
 LLAMA_CPP is llama.cpp's source folder, BUILD where it was built as static libraries (cmake -S LLAMA_CPP -B
 BUILD -DBUILD_SHARED_LIBS=OFF -DCMAKE_BUILD_TYPE=Release, target llama), MODEL a folder of
@@ -15,7 +15,8 @@ of them, and with them the logits.  Then a table: tokens per second of llama.cpp
 (exact), with rounded activations (fast) and with an 8-bit trunk too (fast+q8), each also as a multiple of
 llama.cpp's, and below it the share of the machine's limit that the same process measured: for prompts of the
 BF16 peak, for generation of the speed of memory.  Engines take turns cell by cell, so that what else the
-machine does meets both.  llama.cpp multiplies BF16 weights with BF16 activations and MXFP4 with 8-bit ones:
+machine does meets both.  With --keep llama.cpp's state after each context stays in a folder, for all its
+sequences and for later runs.  llama.cpp multiplies BF16 weights with BF16 activations and MXFP4 with 8-bit ones:
 `fast` is its like.
 
 A row is printed when it is measured.  A cell whose prompts alone would take more than --limit seconds, by the
@@ -43,6 +44,7 @@ o.add_argument("--threads", default="2")
 o.add_argument("--steps", type=int, default=32, help="tokens generated per sequence")
 o.add_argument("--runs", default="2")
 o.add_argument("--limit", type=float, default=120, help="seconds that the prompts of a cell may take")
+o.add_argument("--keep", help="a folder in which llama.cpp's contexts stay")
 o.add_argument("--no-logits", action="store_true", help="leave the comparison of logits out")
 for name, default in (("contexts", "0,8192,65536"), ("prompts", "1,32,512,4096"), ("batches", "1,4,16"), ("modes", ",".join(MODES))):
     o.add_argument("--" + name, default=default)
@@ -139,6 +141,9 @@ def main():
     def bench(*options):
         return lambda mode: [args.firstlight, "bench", args.model, "--json", "--dense", "-t", args.threads, *options, *MODES[mode]]
 
+    def kept(context):
+        return [pathlib.Path(args.keep) / f"{context}.state"] if args.keep and context else []
+
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         driver = build_driver(folder) if peer else None
@@ -157,7 +162,7 @@ def main():
         for context in numbers(args.contexts):
             for batch in numbers(args.batches):
                 cells(f"generation, {batch} at context {context}", batch * context, speeds,
-                      lambda: [driver, args.gguf, args.threads, "generate", batch, context, args.steps],
+                      lambda: [driver, args.gguf, args.threads, "generate", batch, context, args.steps] + kept(context),
                       bench("-p", max(context, 1), "-n", args.steps, "--batch", batch, "-r", args.runs if context == 0 else "1"),
                       "generation_tokens_per_second", lambda v: v["bytes_per_second"] / v["machine"]["memory"])
 
