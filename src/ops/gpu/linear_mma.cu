@@ -1,12 +1,12 @@
-/* linear on matrix units (mma.h).  Up to 8 rows: a block per tile of weights, each of its warps a
- * segment of the length.  More: vectors are arranged once, and a block does 256 outputs of up to 64
- * rows. */
+/* linear on matrix units (mma.h).  Up to 8 rows, or few outputs: a block per tile of weights and 8
+ * rows, each of its warps a segment of the length.  More: vectors are arranged once, and a block
+ * does 256 outputs of up to 64 rows. */
 #include "ops/gpu/linear.h"
 #include "ops/gpu/mma.h"
 
 enum { PASS = 4096, NARROW = 8 };
 
-/* ---- few rows ---- */
+/* ---- few rows, or few outputs: blocks of a tile of weights and VECTORS rows ---- */
 
 template <int T, int PARTS, int VECTORS>
 static __global__ void __launch_bounds__(MMA_THREADS) narrow_kernel(linear_args a)
@@ -14,22 +14,26 @@ static __global__ void __launch_bounds__(MMA_THREADS) narrow_kernel(linear_args 
     extern __shared__ __align__(16) unsigned char room[];
     mma_tiles<1> m = {{a.w}, {(int64_t)blockIdx.x * MMA_ROWS}, 0};
     const float *x[VECTORS];
-    for (int v = 0; v < VECTORS; v++)
-        x[v] = v < *a.count ? a.x.p + v * a.x.stride : NULL;
+    int64_t v0 = (int64_t)blockIdx.y * VECTORS;
+    if (v0 >= *a.count)
+        return;
+    for (int i = 0; i < VECTORS; i++)
+        x[i] = v0 + i < *a.count ? a.x.p + (v0 + i) * a.x.stride : NULL;
     float sum[1];
     mma_narrow<T, PARTS, 1, VECTORS>(m, x, a.aligned, room, sum);
     int64_t n = m.n0[0] + threadIdx.x / 8 % 16;
-    int v = threadIdx.x % 8;
-    if (threadIdx.x < 128 && v < VECTORS && v < *a.count && n < a.w.n)
+    int64_t v = v0 + threadIdx.x % 8;
+    if (threadIdx.x < 128 && threadIdx.x % 8 < VECTORS && v < *a.count && n < a.w.n)
         a.y.p[v * a.y.stride + n] = sum[0];
 }
 
-template <int T, int PARTS, int VECTORS> static void narrow(const linear_args &a, gpu_queue *q)
+template <int T, int PARTS, int VECTORS>
+static void narrow(const linear_args &a, int64_t rows, gpu_queue *q)
 {
+    dim3 grid(gpu_blocks(a.w.n, MMA_ROWS), gpu_blocks(rows, VECTORS));
     size_t shared = narrow_room<PARTS, VECTORS, 1>::BYTES;
     gpu_allow_shared(q, narrow_kernel<T, PARTS, VECTORS>, shared);
-    narrow_kernel<T, PARTS, VECTORS>
-        <<<gpu_blocks(a.w.n, MMA_ROWS), MMA_THREADS, shared, q->stream>>>(a);
+    narrow_kernel<T, PARTS, VECTORS><<<grid, MMA_THREADS, shared, q->stream>>>(a);
     gpu_launched(q);
 }
 
@@ -90,11 +94,13 @@ static void one_weight(linear_args a, int64_t rows, unsigned char *scratch, bool
                        gpu_queue *q)
 {
     if (rows == 1) {
-        narrow<T, PARTS, 1>(a, q);
+        narrow<T, PARTS, 1>(a, rows, q);
         return;
     }
-    if (rows <= NARROW) {
-        narrow<T, PARTS, NARROW>(a, q);
+    /* Few outputs of a long sum: the other kernels would keep a handful of processors busy. */
+    int64_t tiles = gpu_blocks(a.w.n, MMA_ROWS);
+    if (rows <= NARROW || tiles * gpu_blocks(rows, NARROW) <= 2 * q->processors) {
+        narrow<T, PARTS, NARROW>(a, rows, q);
         return;
     }
     a.arranged = scratch;

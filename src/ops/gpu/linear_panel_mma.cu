@@ -1,8 +1,13 @@
 /* linear for many rows, with panels (panel.h). */
 #include "ops/gpu/linear.h"
 #include "ops/gpu/panel.h"
+#include "ops/gpu/wgmma.h"
 
-enum { WORTH = 32 /* rows from which this pays */, SIDE_BY_SIDE = 8 /* runs that share weights */ };
+enum {
+    WORTH = 32,       /* rows from which this pays */
+    SIDE_BY_SIDE = 8, /* runs that share weights */
+    LEAST = 16        /* vectors of a run */
+};
 
 static int64_t eights(int64_t rows)
 {
@@ -24,6 +29,9 @@ bool linear_panels(const linear_args &a, fl_dtype type, int parts, bool fresh, g
     if (fresh)
         panel_gather(kind, g, x, q);
     int64_t most = PANEL_MOST(type, parts), runs = (a.rows + most - 1) / most;
+    int64_t tiles = gpu_blocks(a.w.n, 2 * WGMMA_ROWS), least = (a.rows + LEAST - 1) / LEAST;
+    if (runs < q->processors / tiles) /* few outputs: every processor should have a tile */
+        runs = gpu_min(q->processors / tiles, least);
     panel_args p = {{a.w, a.w}, x, NULL, NULL, a.count, a.row0, a.rows};
     p.width = (int)eights((a.rows + runs - 1) / runs);
     p.group = SIDE_BY_SIDE;

@@ -223,18 +223,13 @@ static __device__ inline uint32_t times_two(uint32_t pair, uint32_t factor)
  * BF16 number are 2^-126 times what it means. */
 static __device__ inline void expand(uint32_t word, uint32_t s, uint32_t out[4])
 {
-    uint32_t f = s == 255 ? 0x7fc0 : ((s < 128 ? s : 128) + 126) << 7;
+    uint32_t f = s == 255 ? 0x7fc0 : s == 0 ? 0x0040 : s << 7;
     f |= f << 16;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++) { /* one factor for both would be too large for a number */
         uint32_t t = word >> (4 * i);
-        out[i] = times_two((t << 12 & 0x80008000) | (t << 6 & 0x01c001c0), f);
-    }
-    if (s > 128 && s != 255) { /* the factor would have been too large for one number */
-        f = (s - 1) << 7;
-        f |= f << 16;
-        for (int i = 0; i < 4; i++)
-            out[i] = times_two(out[i], f);
+        out[i] =
+            times_two(times_two((t << 12 & 0x80008000) | (t << 6 & 0x01c001c0), 0x7e807e80), f);
     }
 }
 

@@ -224,28 +224,47 @@ template <int N> static __device__ __forceinline__ void clear_all(float *to)
         to[i] = 0;
 }
 
+/* Weights that a lane has asked for, of as many chunks as registers allow. */
+template <int T, int N, int PARTS> struct panel_ahead {
+    enum { SERVES = mma_serves<T>::N, RAWS = MMA_UNITS / SERVES };
+    enum { CHUNKS = (T == FL_MXFP4 ? 2 : 1) * (N * PARTS <= 64 ? 2 : 1) };
+    mma_raw<T> raw[CHUNKS][RAWS];
+
+    /* Asks for the first chunks of a tile. */
+    __device__ __forceinline__ void begin(const panel_rows &rows)
+    {
+        int chunks = (int)mma_chunks(rows.k);
+#pragma unroll
+        for (int b = 0; b < CHUNKS; b++) {
+#pragma unroll
+            for (int u = 0; u < RAWS; u++)
+                raw[b][u] = b < chunks ? panel_load<T>(rows, b, u) : mma_raw<T>{};
+        }
+    }
+};
+
+/* Weights that need no expanding must not be moved to where the products take them before their
+ * turn: that would wait for the memory.  So they are tied to the barrier waited for last. */
+static __device__ inline void hold(uint4 &v, uint32_t nothing)
+{
+    v = make_uint4(v.x ^ nothing, v.y ^ nothing, v.z ^ nothing, v.w ^ nothing);
+}
+
 /* The sums of this warpgroup's 64 rows with N vectors.  With one part, the weights of the next 32
  * elements are expanded while products run.  With three, what the products of 16 elements make is
  * added up meanwhile the other warpgroup's run. */
 template <int T, bool UP, int N, int PARTS>
 static __device__ __forceinline__ void
-panel_sums(const panel_rows &rows, panel_pipe<UP, N, PARTS> &pipe, float total[N / 2])
+panel_sums(const panel_rows &rows, panel_ahead<T, N, PARTS> &ahead, panel_pipe<UP, N, PARTS> &pipe,
+           float total[N / 2])
 {
-    enum { SERVES = mma_serves<T>::N, RAWS = MMA_UNITS / SERVES };
-    enum { AHEAD = (T == FL_MXFP4 ? 2 : 1) * (N * PARTS <= 64 ? 2 : 1) }; /* chunks of weights */
+    enum { SERVES = mma_serves<T>::N, AHEAD = panel_ahead<T, N, PARTS>::CHUNKS };
     int chunks = (int)mma_chunks(rows.k), seg = 0, flush = 0, more = 0, before = 0;
     bool leader = threadIdx.x % GPU_LANES == 0;
     float acc[N / 2], part[PARTS == 1 ? 1 : N / 2];
-    uint32_t w[2][2][4];
-    mma_raw<T> raw[AHEAD][RAWS];
+    uint32_t w[2][2][4], nothing = 0;
     clear_all<N / 2>(total);
     clear_all<N / 2>(acc);
-#pragma unroll
-    for (int b = 0; b < AHEAD; b++) {
-#pragma unroll
-        for (int u = 0; u < RAWS; u++)
-            raw[b][u] = b < chunks ? panel_load<T>(rows, b, u) : mma_raw<T>{};
-    }
     for (; flush == 0; seg++)
         flush = chunks * (seg + 1) / MMA_SEGS;
     for (int c0 = 0; c0 < chunks; c0 += AHEAD) {
@@ -256,10 +275,17 @@ panel_sums(const panel_rows &rows, panel_pipe<UP, N, PARTS> &pipe, float total[N
                 break;
 #pragma unroll
             for (int u = 0; u < MMA_UNITS; u++) {
-                mma_weights<T>(raw[b][u / SERVES], u, w[u % 2]);
+                mma_raw<T> &raw = ahead.raw[b][u / SERVES];
+                if (T != FL_MXFP4) {
+                    if (u % 2 == 0)
+                        nothing = barrier_wait(pipe.full(pipe.stage), pipe.parity) ^ 1;
+                    hold(raw.lo, nothing);
+                    hold(raw.hi, nothing);
+                }
+                mma_weights<T>(raw, u, w[u % 2]);
                 if (u % SERVES == SERVES - 1 && c + AHEAD < chunks)
-                    raw[b][u / SERVES] = panel_load<T>(rows, c + AHEAD, u + 1 - SERVES);
-                if (u % 2 == 0)
+                    raw = panel_load<T>(rows, c + AHEAD, u + 1 - SERVES);
+                if (T == FL_MXFP4 && u % 2 == 0)
                     barrier_wait(pipe.full(pipe.stage), pipe.parity);
                 uint64_t x = wgmma_vectors(pipe.at(pipe.stage)) + u % 2 * 4;
                 wgmma_begin();
@@ -308,42 +334,45 @@ panel_sums(const panel_rows &rows, panel_pipe<UP, N, PARTS> &pipe, float total[N
         barrier_arrive(pipe.empty(before));
 }
 
-/* One tile. */
-template <int T, bool UP, int N, int PARTS>
-static __device__ __forceinline__ void panel_tile(const panel_args &a, const panel_work &w,
-                                                  panel_pipe<UP, N, PARTS> &pipe, uint32_t round)
+/* The rows of this lane in a tile: `n` of both matrices, or n and n + 8. */
+template <int T, bool UP>
+static __device__ inline panel_rows panel_tile(const panel_args &a, const panel_work &w, int64_t *n)
 {
-    int lane = threadIdx.x % GPU_LANES, slab = threadIdx.x / GPU_LANES, g = lane / 4, t = lane % 4;
-    float total[N / 2];
+    int slab = threadIdx.x / GPU_LANES, g = threadIdx.x % GPU_LANES / 4;
+    *n = UP ? panel_element<T>(w.row_tile, slab, g)
+            : ((int64_t)w.row_tile * PANEL_SLABS + slab) * MMA_ROWS + g;
+    return panel_rows_of<T>(a.w, w.run.tensor, *n, UP ? *n : *n + 8);
+}
+
+/* Sums go to the helpers, or to where results go. */
+template <bool UP, int N, int PARTS>
+static __device__ __forceinline__ void panel_give(const panel_args &a, const gpu_run &run,
+                                                  int64_t n, panel_pipe<UP, N, PARTS> &pipe,
+                                                  uint32_t round, const float total[N / 2])
+{
+    int lane = threadIdx.x % GPU_LANES, slab = threadIdx.x / GPU_LANES, t = lane % 4;
     if constexpr (UP) {
-        int64_t n = panel_element<T>(w.row_tile, slab, g);
-        panel_sums<T, UP, N, PARTS>(panel_rows_of<T>(a.w, w.run.tensor, n, n), pipe, total);
         float4 *to = pipe.sums() + slab * panel_room<UP, N, PARTS>::EIGHTS * GPU_LANES + lane;
         barrier_wait(pipe.taken(), (round & 1) ^ 1);
 #pragma unroll
         for (int j = 0; j < N / 8; j++)
             to[j * GPU_LANES] =
                 make_float4(total[4 * j], total[4 * j + 1], total[4 * j + 2], total[4 * j + 3]);
-        __syncwarp();
-        if (lane == 0)
-            barrier_arrive(pipe.summed());
+        barrier_arrive(pipe.summed());
     } else {
-        int64_t n = ((int64_t)w.row_tile * PANEL_SLABS + slab) * MMA_ROWS + g;
-        panel_sums<T, UP, N, PARTS>(panel_rows_of<T>(a.w, w.run.tensor, n, n + 8), pipe, total);
+        int row[N / 4];
 #pragma unroll
-        for (int j = 0; j < N / 8; j++) {
+        for (int i = 0; i < N / 4; i++) {
+            int v = 8 * (i / 2) + 2 * t + i % 2;
+            row[i] = v >= run.n ? -1 : a.place ? __ldg(a.place + run.first + v) : run.first + v;
+        }
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                int v = 8 * j + 2 * t + i;
-                if (v >= w.run.n)
-                    continue;
-                int64_t row = w.run.first + v;
-                row = a.place ? a.place[row] : row;
-                if (n < a.w[0].n)
-                    a.out[row * a.stride + n] = total[4 * j + i];
-                if (n + 8 < a.w[0].n)
-                    a.out[row * a.stride + n + 8] = total[4 * j + 2 + i];
-            }
+        for (int i = 0; i < N / 4; i++) {
+            float *out = a.out + row[i] * a.stride + n;
+            if (row[i] >= 0 && n < a.w[0].n)
+                out[0] = total[i / 2 * 4 + i % 2];
+            if (row[i] >= 0 && n + 8 < a.w[0].n)
+                out[8] = total[i / 2 * 4 + 2 + i % 2];
         }
     }
 }
@@ -352,9 +381,28 @@ template <int T, bool UP, int N, int PARTS>
 static __device__ inline void panel_products(const panel_args &a, panel_pipe<UP, N, PARTS> pipe)
 {
     panel_work w;
+    panel_ahead<T, N, PARTS> ahead;
+    panel_rows rows;
+    int64_t n, i = blockIdx.x;
     uint32_t round = 0;
-    for (int64_t i = blockIdx.x; panel_work_at<UP>(a, i, &w); i += gridDim.x, round++)
-        panel_tile<T, UP, N, PARTS>(a, w, pipe, round);
+    bool more = panel_work_at<UP>(a, i, &w);
+    if (more) {
+        rows = panel_tile<T, UP>(a, w, &n);
+        ahead.begin(rows);
+    }
+    while (more) {
+        float total[N / 2];
+        gpu_run run = w.run;
+        int64_t n0 = n;
+        panel_sums<T, UP, N, PARTS>(rows, ahead, pipe, total);
+        i += gridDim.x;
+        more = panel_work_at<UP>(a, i, &w);
+        if (more) {
+            rows = panel_tile<T, UP>(a, w, &n);
+            ahead.begin(rows); /* while these sums are given away */
+        }
+        panel_give<UP, N, PARTS>(a, run, n0, pipe, round++, total);
+    }
 }
 
 /* Gate and up of a finished tile become a plane of the hidden panel. */
@@ -428,7 +476,7 @@ static __global__ void __launch_bounds__(PANEL_THREADS, 1) panel_kernel(panel_ar
             barrier_init(pipe.full(s), 1);
             barrier_init(pipe.empty(s), PANEL_SLABS);
         }
-        barrier_init(pipe.summed(), PANEL_SLABS);
+        barrier_init(pipe.summed(), PANEL_SLABS * (int)GPU_LANES);
         barrier_init(pipe.taken(), PANEL_HELPERS * (int)GPU_LANES);
         barriers_made();
     }

@@ -49,8 +49,8 @@ static __device__ inline void barrier_expect(uint64_t *b, uint32_t bytes)
               : "memory");
 }
 
-/* Waits for the end of a phase of this parity: the first has 0. */
-static __device__ inline void barrier_wait(uint64_t *b, uint32_t parity)
+/* Waits for the end of a phase of this parity: the first has 0.  Returns 1. */
+static __device__ inline uint32_t barrier_wait(uint64_t *b, uint32_t parity)
 {
     uint32_t done = 0;
     while (!done) {
@@ -61,6 +61,7 @@ static __device__ inline void barrier_wait(uint64_t *b, uint32_t parity)
                   : "r"(shared_at(b)), "r"(parity)
                   : "memory");
     }
+    return done;
 }
 
 /* Makes barriers that one thread has made known to the copy engine. */
