@@ -111,6 +111,11 @@ struct plain {
 
     template <int T> static void merge(const mla_args &a, gpu_queue *q) { mla_merge<T>(a, q); }
 
+    static bool expand(const mla_args &, const fl_call *, int, int64_t, void *, gpu_queue *)
+    {
+        return false;
+    }
+
     template <int F> static void attend(const mla_args &a, gpu_queue *q)
     {
         if (a.latent <= THREADS)

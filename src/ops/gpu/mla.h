@@ -250,7 +250,7 @@ static void mla_rows(mla_args a, const fl_call *call, int64_t row0, int64_t end,
 }
 
 /* A kernel's run; HOW launches what it consists of: absorb and merge for weights of format T,
- * attend for caches of format F. */
+ * attend for caches of format F; or takes whole blocks in another way (`expand`). */
 template <typename HOW>
 static void mla_run(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
 {
@@ -266,7 +266,10 @@ static void mla_run(const fl_call *call, const fl_step *step, int phase, const f
             continue;
         mla_rows<HOW>(a, call, done, s->row0 + begin, false, worker->shared, q);
         done = s->row0 + end;
-        mla_rows<HOW>(a, call, s->row0 + begin, done, true, worker->shared, q);
+        a.row0 = s->row0 + begin;
+        a.rows = end - begin;
+        if (!HOW::expand(a, call, i, (s->pos0 + begin) / FL_PAGE_TOKENS, worker->shared, q))
+            mla_rows<HOW>(a, call, a.row0, done, true, worker->shared, q);
     }
     mla_rows<HOW>(a, call, done, step->n_rows, false, worker->shared, q);
 }

@@ -7,6 +7,7 @@
  * shared memory as they are while the ones before are worked on, and are made BF16 numbers there
  * once, which serve as keys and as values.  Four warps per 16 heads share the length of the scores'
  * sums, whose queries stay in registers, and the columns of the values. */
+#include "ops/gpu/mla_expand.h"
 #include "ops/gpu/mla_mma.h"
 #include "ops/gpu/mla_project.h"
 
@@ -277,7 +278,33 @@ template <int Q> struct matrix_units {
         else
             attend_heads<F, Q, 2>(a, q);
     }
+
+    /* Whole blocks that see everything, where the sizes and the processor allow. */
+    static bool expand(const mla_args &a, const fl_call *call, int seq, int64_t first,
+                       void *scratch, gpu_queue *q)
+    {
+        if (!q->wgmma || a.select ||
+            !mla_expand_fits(call->in[FL_MLA_KV_B].type.dtype, a.latent, a.nope, a.pe, a.dv))
+            return false;
+        mla_expand_rows(a, call->in[FL_MLA_CACHE].type.dtype, Q, seq, first, scratch, q);
+        return true;
+    }
 };
+
+template <int Q>
+static void scratch(const fl_node_view *n, const fl_limits *limits, size_t *per_worker,
+                    size_t *shared)
+{
+    const fl_type *kv_b = n->in[FL_MLA_KV_B], *cache = n->in[FL_MLA_CACHE];
+    int64_t heads = n->in[FL_MLA_Q]->dim[0], latent = kv_b->dim[1];
+    int64_t dv = n->attr[FL_MLA_V_DIM].i, nope = kv_b->dim[0] / heads - dv;
+    mla_scratch(n, limits, per_worker, shared);
+    if ((n->n_in > FL_MLA_SELECT && n->in[FL_MLA_SELECT]) ||
+        !mla_expand_fits(kv_b->dtype, latent, nope, cache->dim[0] - latent, dv))
+        return;
+    size_t own = (size_t)mla_expand_scratch(heads, latent, cache->dtype, Q, limits);
+    *shared = own > *shared ? own : *shared;
+}
 
 /* Whole sums of 16, columns that divide among the warps (codes with factors: each warp's within a
  * group), and queries that fit their registers. */
@@ -295,7 +322,7 @@ static const fl_kernel kernels[] = {{.op = "mla",
                                      .n_phases = 1,
                                      .run = mla_run<matrix_units<3>>,
                                      .fits = fits,
-                                     .scratch = mla_scratch},
+                                     .scratch = scratch<3>},
                                     {.op = "mla",
                                      .name = "bf16-gpu",
                                      .fast = true,
@@ -303,5 +330,5 @@ static const fl_kernel kernels[] = {{.op = "mla",
                                      .n_phases = 1,
                                      .run = mla_run<matrix_units<1>>,
                                      .fits = fits,
-                                     .scratch = mla_scratch}};
+                                     .scratch = scratch<1>}};
 extern const fl_kernel_list gpu_kernels_mla_mma = FL_KERNEL_LIST(kernels);

@@ -122,6 +122,14 @@ static __device__ inline void load_transposed(uint32_t out[4], const uint16_t *a
                  : "r"((uint32_t)__cvta_generic_to_shared(at)));
 }
 
+/* 2 to the power of x, within two units of the last place; 0 where that is no normal number. */
+static __device__ inline float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* ---- activations ---- */
 
 /* The BF16 parts of two floats, x's in the lower half: the leading bits, then those of what is

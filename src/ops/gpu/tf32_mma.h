@@ -17,14 +17,6 @@ static __device__ inline void mma_tf32(float d[4], const uint32_t a[4], uint32_t
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* 2 to the power of x, within two units of the last place; 0 where that is no normal number. */
-static __device__ inline float exp2_fast(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 /* Four elements that a lane holds, split.  (The halves of infinity sum to NaN.) */
 typedef struct halves4 {
     uint32_t hi[4], lo[4];

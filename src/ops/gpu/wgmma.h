@@ -228,5 +228,24 @@ WGMMA_FOR(128, 16)
 WGMMA_FOR(152, 19)
 #undef WGMMA_FOR
 
+/* The same with the 64 rows of a in shared memory, where they lie as vectors do. */
+template <int N>
+static __device__ inline void wgmma_shared(float *d, uint64_t a, uint64_t vectors, int more);
+
+#define WGMMA_FOR(N, EIGHTS)                                                                       \
+    template <>                                                                                    \
+    __device__ inline void wgmma_shared<N>(float *d, uint64_t a, uint64_t vectors, int more)       \
+    {                                                                                              \
+        uint32_t none = 0; /* results begin at the place of those above */                         \
+        WGMMA_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n"                                      \
+                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WGMMA_R##EIGHTS     \
+                  "}, %1, %0, p, 1, 1, 0, 0;\n}"                                                   \
+                  : "+l"(vectors), "+l"(a), "+r"(more), "+r"(none), "+r"(none), "+r"(none),        \
+                    WGMMA_D##EIGHTS);                                                              \
+    }
+WGMMA_FOR(64, 8)
+WGMMA_FOR(128, 16)
+#undef WGMMA_FOR
+
 #endif
 #endif
