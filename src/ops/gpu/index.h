@@ -3,10 +3,10 @@
  *
  *   score   every key of a row as an order-preserving integer, spread over the chip, and how many
  *           there are of each highest digit
- *   count   twice: of those that share the digits of the k-th that are known, how many there are of
- *           each next digit
- *   tally   per piece of the row: how many are above the k-th, and how many equal it
- *   write   each piece knows where: the positions come out in ascending order by themselves
+ *   count   twice, or thrice where many rows were scored: of those that share the digits of the
+ * k-th that are known, how many there are of each next digit tally   per piece of the row: how many
+ * are above the k-th, and how many equal it write   each piece knows where: the positions come out
+ * in ascending order by themselves
  *
  * The block of a row that is done last draws the conclusion: the digit of the k-th, or the sums of
  * tallies.  Counting is done in integers, so neither the number of blocks nor their order shows.
@@ -18,6 +18,7 @@
 
 enum { SELECT_THREADS = 256, LOADS = 4, QUAD = 4 * SELECT_THREADS, PIECE = LOADS * QUAD };
 enum { DIGITS = 2048, EACH = DIGITS / SELECT_THREADS, ROUNDS = 3, STAGES = 4 };
+enum { INDEX_ROOM = 12288 + 64, INDEX_MANY = 8 /* rows of a sequence that are many */ };
 static const int64_t INDEX_SCRATCH = (int64_t)256 << 20;
 
 /* The k-th of a row as far as it is known, and how many blocks are done with a stage. */
@@ -42,6 +43,7 @@ typedef struct select_args {
     uint32_t *count;   /* [ROUNDS][rows][DIGITS], zero at first, as is what follows */
     row_pick *pick;    /* [rows] */
     int32_t *tally[2]; /* [rows][pieces]: above the k-th, and equal to it */
+    float *room;       /* [rows][INDEX_ROOM]: for kernels of many rows (index_many.h) */
 } select_args;
 
 /* Positions that row r of the pass sees, or 0 where there is nothing to choose. */
@@ -59,6 +61,23 @@ static __device__ inline uint32_t ordered(float x)
     return bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
 }
 
+/* The score of one position by a whole warp, in plain arithmetic. */
+template <int F>
+static __device__ inline float plain_score(const select_args &a, int64_t row,
+                                           const unsigned char *key)
+{
+    float score = 0;
+    for (int h = 0; h < a.heads; h++) {
+        const float *q = a.q.p + row * a.q.stride + (int64_t)h * a.d;
+        float dot = 0;
+        for (int d = threadIdx.x % GPU_LANES; d < a.d; d += GPU_LANES)
+            dot = fmaf(q[d], cache_code<F>(key, d), dot);
+        dot = lanes_sum(dot);
+        score = fmaf(a.scale * a.w.p[row * a.w.stride + h], dot < 0 ? 0 : dot, score);
+    }
+    return score;
+}
+
 /* ---- the k-th ---- */
 
 /* Digits: 11, 11 and 10 bits. */
@@ -74,7 +93,7 @@ static __device__ inline int digit_of(uint32_t x, int round)
 
 static __device__ inline bool shares(uint32_t x, uint32_t prefix, int round)
 {
-    return (x ^ prefix) >> digit_shift(round - 1) == 0;
+    return round == 0 || (x ^ prefix) >> digit_shift(round - 1) == 0;
 }
 
 /* True in the last of `blocks` blocks of a row to come here; what the others wrote is to be seen
@@ -294,7 +313,8 @@ static inline unsigned index_blocks(const gpu_queue *q, int64_t work, int64_t ro
 static inline int64_t index_row_ints(int64_t context)
 {
     int64_t pieces = (context + PIECE - 1) / PIECE;
-    return pieces * (PIECE + 2) + ROUNDS * DIGITS + (int64_t)(sizeof(row_pick) / sizeof(int32_t));
+    return pieces * (PIECE + 2) + ROUNDS * DIGITS + (int64_t)(sizeof(row_pick) / sizeof(int32_t)) +
+           INDEX_ROOM;
 }
 
 static inline int64_t index_pass_rows(int64_t context, int64_t max_rows)
@@ -326,31 +346,57 @@ static inline select_args index_args_of(const fl_call *call, const fl_step *step
     a.prompt = step->n_rows != step->n_seqs;
     a.pieces = (a.context + PIECE - 1) / PIECE;
     *most = index_pass_rows(a.context, step->n_rows);
-    a.score = (uint32_t *)shared;
+    a.room = (float *)shared;
+    a.score = (uint32_t *)(a.room + *most * INDEX_ROOM);
     a.count = a.score + *most * a.pieces * PIECE;
     a.tally[0] = (int32_t *)((row_pick *)(a.count + *most * ROUNDS * DIGITS) + *most);
     a.tally[1] = a.tally[0] + *most * a.pieces;
     return a;
 }
 
-/* A kernel's run; HOW::score<F>(a, q) launches what scores keys of format F. */
+/* The end of a pass that begins at row row0: where many rows are of one sequence they have passes
+ * of their own.  *n_keys: how many keys the last of these sees, or 0. */
+static inline int64_t index_pass_end(const fl_step *step, int64_t row0, int64_t most,
+                                     int64_t *n_keys)
+{
+    int64_t end = gpu_min(row0 + most, step->n_rows);
+    *n_keys = 0;
+    for (int32_t i = 0; i < step->n_seqs && step->n_rows != step->n_seqs; i++) {
+        const fl_seq_rows *s = &step->seqs[i];
+        int64_t next = s->row0 + s->n_rows;
+        if (s->n_rows < INDEX_MANY || next <= row0 || s->row0 >= end)
+            continue;
+        if (s->row0 > row0)
+            return s->row0;
+        end = gpu_min(end, next);
+        *n_keys = s->pos0 + end - s->row0;
+        return end;
+    }
+    return end;
+}
+
+/* A kernel's run; HOW::score<F>(a, n_keys, q) launches what scores keys of format F, n_keys being 0
+ * or what the last of many rows of a sequence sees, and says from which round on digits are to be
+ * counted. */
 template <typename HOW>
 static void index_run(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
 {
     (void)phase;
     gpu_queue *q = (gpu_queue *)worker->queue;
-    int64_t most;
+    int64_t most, n_keys;
     select_args a = index_args_of(call, step, q, worker->shared, &most);
     for (; a.row0 < step->n_rows; a.row0 += a.rows) {
-        a.rows = gpu_min(step->n_rows - a.row0, most);
+        a.rows = index_pass_end(step, a.row0, most, &n_keys) - a.row0;
         dim3 grid(index_blocks(q, a.pieces, a.rows, 8), (unsigned)a.rows);
         if (a.context > a.topk) {
+            int round = 1;
             a.pick = (row_pick *)(a.count + a.rows * ROUNDS * DIGITS);
             cudaMemsetAsync(a.count, 0,
                             (size_t)a.rows * (ROUNDS * DIGITS * sizeof *a.count + sizeof *a.pick),
                             q->stream);
-            GPU_FOR_CACHE(call->in[FL_INDEX_KEYS].type.dtype, HOW::template score<F>(a, q));
-            for (int round = 1; round < ROUNDS; round++)
+            GPU_FOR_CACHE(call->in[FL_INDEX_KEYS].type.dtype,
+                          round = HOW::template score<F>(a, n_keys, q));
+            for (; round < ROUNDS; round++)
                 count_kernel<<<grid, SELECT_THREADS, 0, q->stream>>>(a, round);
             tally_kernel<<<grid, SELECT_THREADS, 0, q->stream>>>(a);
         }

@@ -5,7 +5,7 @@
  * A warp takes 32 keys at a time, straight from memory to registers: each lane loads 16 bytes of
  * four keys in turn, and queries lie in shared memory in the order that this gives.  BF16 parts
  * have no room for infinities; a key with one, or with NaN, is scored again in plain arithmetic. */
-#include "ops/gpu/index.h"
+#include "ops/gpu/index_many.h"
 #include "ops/gpu/parts.h"
 
 enum { WARPS = 8, ROWS = 4, KEYS = 8 * ROWS, MAX_COLS = 8, MAX_D = 128 };
@@ -100,22 +100,6 @@ static __device__ void stage_queries(const select_args &a, int64_t row, query_pa
         if (t4 == 0)
             weight[head] = head < a.heads ? a.scale * a.w.p[row * a.w.stride + head] * factor : 0;
     }
-}
-
-/* The score of one position by a whole warp, in plain arithmetic. */
-template <int F>
-static __device__ float plain_score(const select_args &a, int64_t row, const unsigned char *key)
-{
-    float score = 0;
-    for (int h = 0; h < a.heads; h++) {
-        const float *q = a.q.p + row * a.q.stride + (int64_t)h * a.d;
-        float dot = 0;
-        for (int d = threadIdx.x % GPU_LANES; d < a.d; d += GPU_LANES)
-            dot = fmaf(q[d], cache_code<F>(key, d), dot);
-        dot = lanes_sum(dot);
-        score = fmaf(a.scale * a.w.p[row * a.w.stride + h], dot < 0 ? 0 : dot, score);
-    }
-    return score;
 }
 
 /* dot[tile][col] += the products of 16 keys each with 8 heads, over one piece of their length;
@@ -362,8 +346,12 @@ template <int F, int COLS> static void score_keys(const select_args &a, gpu_queu
 }
 
 struct matrix_units {
-    template <int F> static void score(const select_args &a, gpu_queue *q)
+    template <int F> static int score(const select_args &a, int64_t n_keys, gpu_queue *q)
     {
+        if (n_keys > 0 && q->wgmma && index_many_fits((fl_dtype)F, a.heads, a.d)) {
+            index_many_score(a, (fl_dtype)F, n_keys, q);
+            return 0;
+        }
         if constexpr (F != FL_F8_E4M3) {
             if (a.heads <= 8)
                 score_keys<F, 1>(a, q);
@@ -374,6 +362,7 @@ struct matrix_units {
             else
                 score_keys<F, MAX_COLS>(a, q);
         }
+        return 1;
     }
 };
 

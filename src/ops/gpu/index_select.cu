@@ -88,14 +88,15 @@ static int64_t score_shared(int64_t heads, int64_t d)
 }
 
 struct plain {
-    template <int F> static void score(const select_args &a, gpu_queue *q)
+    template <int F> static int score(const select_args &a, int64_t, gpu_queue *q)
     {
         if constexpr (F == FL_F8_E4M3)
-            return; /* there are no such keys */
+            return 1; /* there are no such keys */
         size_t shared = (size_t)score_shared(a.heads, a.d);
         dim3 grid(index_blocks(q, (a.context + KEYS - 1) / KEYS, a.rows, 8), (unsigned)a.rows);
         gpu_allow_shared(q, score_kernel<F>, shared);
         score_kernel<F><<<grid, SELECT_THREADS, shared, q->stream>>>(a);
+        return 1;
     }
 };
 
