@@ -490,7 +490,7 @@ static void mla_case(int seqs, int rows_each, int64_t heads, int64_t context, in
     if (only && !strstr(name, only))
         return;
     fast = with_fast;
-    fresh(16, 256, context);
+    fresh(16, 512, context);
     begin(&b, "mla", seqs, rows_each, context);
     add_rows(&b, FL_F32, heads, 192);
     add_weight(&b, FL_BF16, 1, heads * 256, 512);
@@ -508,7 +508,7 @@ static void mla_case(int seqs, int rows_each, int64_t heads, int64_t context, in
     b.attr[FL_MLA_V_DIM].i = 128;
     b.attr[FL_MLA_V_DIM].f = 128;
     b.attr[FL_MLA_SCALE].f = 0.01;
-    report(name, measure(&b, 256, rows > 16 ? 1 : 5),
+    report(name, measure(&b, 512, rows > 16 ? 1 : 5),
            seqs * keys * (double)fl_cache_row_bytes(cache, 576) + 2.0 * (double)heads * 256 * 512,
            2.0 * rows * keys * (double)heads * (576 + 512));
     fast = false;
@@ -523,11 +523,14 @@ static void bench_mla(void)
         int seqs, rows, heads;
         int64_t context;
         int select;
-    } cases[] = {{1, 1, 96, 4096, 0},   {1, 1, 96, 32768, 0},      {1, 1, 96, 131072, 0},
-                 {1, 1, 12, 131072, 0}, {1, 1, 96, 1 << 20, 2048}, {16, 1, 96, 4096, 0},
-                 {1, 256, 96, 4096, 0}, {1, 256, 96, 32768, 2048}};
+    } cases[] = {{1, 1, 96, 4096, 0},       {1, 1, 96, 32768, 0},       {1, 1, 96, 131072, 0},
+                 {1, 1, 96, 1 << 20, 0},    {1, 1, 12, 131072, 0},      {1, 1, 96, 1 << 20, 2048},
+                 {16, 1, 96, 4096, 0},      {1, 256, 96, 4096, 0},      {1, 512, 96, 4096, 0},
+                 {1, 512, 96, 32768, 0},    {1, 512, 96, 131072, 0},    {1, 512, 96, 1 << 20, 0},
+                 {1, 256, 96, 32768, 2048}, {1, 256, 96, 1 << 20, 2048}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        for (int c = 0; c < 2 * CACHES; c++)
+        int n = cases[i].rows == 512 ? 2 : CACHES; /* what takes long, with two caches */
+        for (int c = 0; c < 2 * n; c++)
             mla_case(cases[i].seqs, cases[i].rows, cases[i].heads, cases[i].context,
                      cases[i].select, caches[c / 2], c % 2);
     }
@@ -538,7 +541,9 @@ static void bench_index(void)
     static const struct {
         int rows, heads;
         int64_t context;
-    } cases[] = {{1, 32, 4096}, {1, 32, 32768}, {1, 32, 131072}, {1, 32, 1 << 20}, {64, 32, 32768}};
+    } cases[] = {{1, 32, 4096},    {1, 32, 32768},    {1, 32, 131072},
+                 {1, 32, 1 << 20}, {64, 32, 32768},   {256, 32, 4096},
+                 {256, 32, 32768}, {256, 32, 131072}, {256, 32, 1 << 20}};
     static const fl_dtype types[] = {FL_F32, FL_BF16, FL_I8};
     for (size_t i = 0; i < 3 * sizeof cases / sizeof *cases; i++) {
         bench b;
@@ -550,14 +555,15 @@ static void bench_index(void)
                  fl_dtype_name(type), rows, heads, (long long)context);
         if (only && !strstr(name, only))
             continue;
-        fresh(8, 64, context);
+        fresh(8, 256, context);
         begin(&b, "index_select", 1, rows, context);
         add_rows(&b, FL_F32, heads, 128);
         add_rows(&b, FL_F32, heads, 0);
         add_state(&b, true, type, 128, context);
         b.attr[FL_INDEX_SELECT_TOPK].i = 2048;
         b.attr[FL_INDEX_SELECT_TOPK].f = 2048;
-        report(name, measure(&b, 64, 5), (double)context * (double)fl_cache_row_bytes(type, 128),
+        report(name, measure(&b, 256, rows > 64 ? 1 : 5),
+               (double)context * (double)fl_cache_row_bytes(type, 128),
                2.0 * rows * (double)context * heads * 128);
     }
 }

@@ -49,6 +49,23 @@ def attention(dtype, rows, heads, keys):
            lambda: torch.nn.functional.scaled_dot_product_attention(query, k, v, scale=0.01))
 
 
+def expanded(dtype, rows, heads, keys):
+    """Keys and values of each head made from the latents, then attention with keys of 192 and values
+    of 128 elements, all of which every row sees."""
+    latent = torch.randn(keys, 512, device="cuda", dtype=dtype)
+    pe = torch.randn(keys, 1, 64, device="cuda", dtype=dtype)
+    kv_b = torch.randn(heads * 256, 512, device="cuda", dtype=dtype)
+    q = torch.randn(1, heads, rows, 192, device="cuda", dtype=dtype)
+
+    def call():
+        kv = (latent @ kv_b.T).view(keys, heads, 256)
+        k = torch.cat((kv[..., :128], pe.expand(keys, heads, 64)), -1).transpose(0, 1)[None]
+        v = kv[..., 128:].transpose(0, 1)[None]
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=0.01)
+
+    report(f"expanded, {str(dtype)[6:]} {rows} rows, {heads} heads, {keys} keys", call)
+
+
 def selected(dtype, heads, keys, chosen):
     cache = torch.randn(keys, 576, device="cuda", dtype=dtype)
     q = torch.randn(heads, 576, device="cuda", dtype=dtype)
@@ -75,13 +92,16 @@ def indexer(dtype, rows, heads, keys):
 def main():
     print(torch.__version__, torch.cuda.get_device_name())
     for dtype in (torch.float32, torch.bfloat16):
-        for keys in (4096, 32768, 131072):
+        for keys in (4096, 32768, 131072, 1 << 20):
             attention(dtype, 1, 96, keys)
         attention(dtype, 256, 96, 4096)
+        for rows, keys in ((256, 4096), (512, 4096), (512, 32768), (512, 131072)):
+            expanded(dtype, rows, 96, keys)
         selected(dtype, 96, 1 << 20, 2048)
-        for keys in (32768, 131072, 1 << 20):
+        for keys in (4096, 32768, 131072, 1 << 20):
             indexer(dtype, 1, 32, keys)
-        indexer(dtype, 64, 32, 32768)
+        for rows, keys in ((64, 32768), (256, 4096), (256, 32768), (256, 131072)):
+            indexer(dtype, rows, 32, keys)
 
 
 if __name__ == "__main__":
