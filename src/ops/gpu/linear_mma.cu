@@ -89,19 +89,20 @@ static void wide(const linear_args &a, gpu_queue *q)
 
 /* ---- a call ---- */
 
+/* fresh: the vectors do not lie arranged for this format yet.  Returns whether they do now. */
 template <int T, int PARTS>
-static void one_weight(linear_args a, int64_t rows, unsigned char *scratch, bool fresh,
+static bool one_weight(linear_args a, int64_t rows, unsigned char *scratch, bool fresh,
                        gpu_queue *q)
 {
     if (rows == 1) {
         narrow<T, PARTS, 1>(a, rows, q);
-        return;
+        return !fresh;
     }
     /* Few outputs of a long sum: the other kernels would keep a handful of processors busy. */
     int64_t tiles = gpu_blocks(a.w.n, MMA_ROWS);
     if (rows <= NARROW || tiles * gpu_blocks(rows, NARROW) <= 2 * q->processors) {
         narrow<T, PARTS, NARROW>(a, rows, q);
-        return;
+        return !fresh;
     }
     a.arranged = scratch;
     for (int64_t r = 0; r < rows; r += PASS) {
@@ -121,6 +122,7 @@ static void one_weight(linear_args a, int64_t rows, unsigned char *scratch, bool
         else
             wide<T, PARTS, 2, 8>(a, q);
     }
+    return true;
 }
 
 template <int PARTS>
@@ -139,12 +141,11 @@ static void run(const fl_call *call, const fl_step *step, int phase, const fl_wo
         fl_dtype dtype = call->in[i].type.dtype;
         a.w = gpu_weight_of(&call->in[i]);
         a.y = gpu_rows_of(&call->out[i - 1]);
+        unsigned char *room = (unsigned char *)worker->shared;
         bool fresh = arranged != (int)dtype;
-        if (dtype == FL_BF16)
-            one_weight<FL_BF16, PARTS>(a, rows, (unsigned char *)worker->shared, fresh, q);
-        else
-            one_weight<FL_MXFP4, PARTS>(a, rows, (unsigned char *)worker->shared, fresh, q);
-        arranged = (int)dtype;
+        if (dtype == FL_BF16 ? one_weight<FL_BF16, PARTS>(a, rows, room, fresh, q)
+                             : one_weight<FL_MXFP4, PARTS>(a, rows, room, fresh, q))
+            arranged = (int)dtype;
     }
 }
 
