@@ -10,16 +10,10 @@
  * of where the weights lie.  Every figure is the best of many runs, on random data.
  */
 #define _GNU_SOURCE
-#include "base/mem.h"
-#include "base/pool.h"
+#include "bench.h"
+
 #include "graph/expr.h"
 #include "ops/limits.h"
-#include "ops/ops.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 static fl_pool *pool;
 static fl_isa isa;
@@ -28,43 +22,6 @@ static double peak, bf16_peak, int8_peak, memory_speed, cache_speed; /* GFLOP/s,
 
 enum { MEMORY_BYTES = 256 << 20, TOP = 16 }; /* of copies of weights, to be read from memory */
 
-/* With one thread its own processor time, which other programs disturb less. */
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(fl_pool_threads(pool) == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void die(const char *what)
-{
-    fprintf(stderr, "bench_ops: %s\n", what);
-    exit(1);
-}
-
-static void *room(size_t bytes)
-{
-    void *p = fl_alloc_aligned(bytes ? bytes : 1, FL_CACHE_LINE);
-    if (!p)
-        die("out of memory");
-    return p;
-}
-
-/* The best time of one call of task: for about half a second, at least five times. */
-static double best(fl_task task, void *ctx, void (*before)(void *ctx))
-{
-    double least = 1e9, start = now();
-    for (int i = 0; i < 5 || now() - start < 0.4; i++) {
-        if (before)
-            before(ctx);
-        double t = now();
-        fl_pool_run(pool, task, ctx);
-        t = now() - t;
-        least = t < least ? t : least;
-    }
-    return least;
-}
-
 /* ---- what the machine can do ---- */
 
 static void measure_machine(void)
@@ -72,7 +29,7 @@ static void measure_machine(void)
     fl_machine m;
     fl_error err;
     if (fl_machine_measure(pool, isa, &m, &err) != FL_OK)
-        die(err.message);
+        bench_die(err.message);
     peak = m.f32 / 1e9;
     bf16_peak = m.bf16 > 0 ? m.bf16 / 1e9 : peak;
     int8_peak = m.int8 > 0 ? m.int8 / 1e9 : peak;
@@ -87,46 +44,28 @@ static void measure_machine(void)
 /* ---- one kernel call ---- */
 
 typedef struct bench {
-    fl_call call;
-    fl_arg in[8], out[1];
-    const fl_type *types[8];
-    fl_step step;
-    size_t per_worker;
-    char *scratch, *shared;
+    bench_call c;       /* the first member: turn gets it */
     fl_tensor *weights; /* copies of the tensors, taken in turn */
     int copies, turn, stack;
 } bench;
-
-static uint64_t seed = 1;
-
-static uint32_t next32(void)
-{
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(seed >> 32);
-}
-
-static float next_float(void)
-{
-    return (float)((int32_t)next32() >> 8) * 0x1p-23f;
-}
 
 static fl_tensor random_tensor(fl_dtype t, int64_t rows, int64_t cols)
 {
     if (t == FL_Q8) {
         fl_tensor from = random_tensor(FL_BF16, rows, cols), to = from;
         to.dtype = FL_Q8;
-        to.data = room((size_t)fl_tensor_bytes(&to));
-        to.block_scale = room((size_t)fl_tensor_bytes(&to));
+        to.data = bench_room((size_t)fl_tensor_bytes(&to));
+        to.block_scale = bench_room((size_t)fl_tensor_bytes(&to));
         fl_tensor_to_q8(&from, &to, 0, rows);
         fl_free_aligned((void *)from.data);
         return to;
     }
     fl_tensor w = {.dtype = t, .ndim = 2, .shape = {rows, cols}};
     size_t bytes = (size_t)(rows * cols * fl_dtype_bits(t) / 8);
-    unsigned char *p = room(bytes);
+    unsigned char *p = bench_room(bytes);
     for (size_t i = 0; i < bytes / 4; i++) {
-        uint32_t x = next32();
-        float f = next_float();
+        uint32_t x = bench_next32();
+        float f = bench_next_float();
         if (t == FL_F32)
             memcpy(&x, &f, sizeof x);
         else if (t == FL_BF16 || t == FL_F16) /* about 0.5 .. 2, both signs */
@@ -138,92 +77,40 @@ static fl_tensor random_tensor(fl_dtype t, int64_t rows, int64_t cols)
     w.data = p;
     if (t == FL_F8_BLOCK) {
         int64_t blocks = fl_f8_blocks(rows) * fl_f8_blocks(cols);
-        float *s = room((size_t)blocks * sizeof *s);
+        float *s = bench_room((size_t)blocks * sizeof *s);
         for (int64_t i = 0; i < blocks; i++)
             s[i] = 0.01f;
         w.block_scale = s;
     }
     if (t == FL_MXFP4) {
-        uint8_t *s = room((size_t)(rows * cols / FL_MX_GROUP));
+        uint8_t *s = bench_room((size_t)(rows * cols / FL_MX_GROUP));
         for (int64_t i = 0; i < rows * cols / FL_MX_GROUP; i++)
-            s[i] = (uint8_t)(118 + next32() % 6);
+            s[i] = (uint8_t)(118 + bench_next32() % 6);
         w.scale = s;
     }
     return w;
 }
 
-static fl_arg rows_arg(fl_dtype t, int64_t rows, int64_t width)
-{
-    fl_arg a = {.type = {FL_ROWS_TOKENS, t, 1, {width}, 1, -1, false}, .stride = width};
-    float *p = room((size_t)(rows * width) * 4);
-    for (int64_t i = 0; i < rows * width; i++)
-        p[i] = next_float();
-    a.data = p;
-    return a;
-}
-
-static void task(void *ctx, int thread, int n_threads)
-{
-    bench *b = ctx;
-    fl_worker w = {.thread = thread,
-                   .n_threads = n_threads,
-                   .scratch = b->scratch + (size_t)thread * b->per_worker,
-                   .shared = b->shared};
-    for (int p = 0; p < b->call.kernel->n_phases; p++) {
-        if (p)
-            fl_pool_barrier(pool);
-        b->call.kernel->run(&b->call, &b->step, p, &w);
-    }
-}
-
 /* Before a call: the next copy of the weights. */
-static void turn(void *ctx)
+static void turn(bench_call *c)
 {
-    bench *b = ctx;
-    for (int i = 0, at = b->turn++ % b->copies * b->stack; i < b->call.n_in; i++) {
-        if (b->in[i].type.rows != FL_ROWS_CONST)
+    bench *b = (bench *)c;
+    for (int i = 0, at = b->turn++ % b->copies * b->stack; i < c->call.n_in; i++) {
+        if (c->in[i].type.rows != FL_ROWS_CONST)
             continue;
-        b->in[i].tensors = &b->weights[at];
-        b->in[i].data = (void *)b->weights[at].data;
-        at += b->in[i].type.n_tensors;
+        c->in[i].tensors = &b->weights[at];
+        c->in[i].data = (void *)b->weights[at].data;
+        at += c->in[i].type.n_tensors;
     }
-}
-
-static double time_call(bench *b, const fl_kernel *k, int rows)
-{
-    fl_node_view view = {.n_in = b->call.n_in, .n_out = 1, .in = b->types, .prep = b->call.prep};
-    for (int i = 0; i < b->call.n_in; i++)
-        b->types[i] = &b->in[i].type;
-    if (k->fits && !k->fits(&view))
-        return 0;
-    fl_limits limits = {.max_rows = rows,
-                        .max_logits = rows,
-                        .n_threads = fl_pool_threads(pool),
-                        .max_context = rows};
-    size_t shared = 0;
-    b->per_worker = 0;
-    if (k->scratch)
-        k->scratch(&view, &limits, &b->per_worker, &shared);
-    b->per_worker = (b->per_worker + 63) / 64 * 64;
-    b->scratch = room(b->per_worker * (size_t)fl_pool_threads(pool));
-    b->shared = room(shared);
-    b->call.kernel = k;
-    b->call.in = b->in;
-    b->call.out = b->out;
-    b->step.n_rows = rows;
-    double t = best(task, b, turn);
-    fl_free_aligned(b->scratch);
-    fl_free_aligned(b->shared);
-    return t;
 }
 
 static void release(bench *b)
 {
-    for (int i = 0; i < b->call.n_in; i++) {
-        if (b->in[i].type.rows != FL_ROWS_CONST)
-            fl_free_aligned(b->in[i].data);
+    for (int i = 0; i < b->c.call.n_in; i++) {
+        if (b->c.in[i].type.rows != FL_ROWS_CONST)
+            fl_free_aligned(b->c.in[i].data);
     }
-    fl_free_aligned(b->out[0].data);
+    fl_free_aligned(b->c.out[0].data);
     for (int i = 0; i < b->copies * b->stack; i++) {
         fl_free_aligned((void *)b->weights[i].data);
         fl_free_aligned((void *)b->weights[i].scale);
@@ -247,7 +134,7 @@ static void each_kernel(const char *op, bench *b, const char *shape, int rows, d
     for (int i = 0; (k = fl_registry_kernel(fl_ops_registry(), i)) != NULL; i++) {
         if (strcmp(k->op, op) != 0 || k->isa != isa || k->preference == 0)
             continue;
-        double t = time_call(b, k, rows);
+        double t = bench_time(&b->c, k, rows, rows, turn);
         char what[80];
         snprintf(what, sizeof what, "%s%s %s", op, k->fast ? " fast" : "", shape);
         if (t > 0)
@@ -272,16 +159,16 @@ static void bench_linear(fl_dtype t, int64_t k, int64_t n, int rows, bool cached
     snprintf(shape, sizeof shape, "%s %lld -> %lld", fl_dtype_name(t), (long long)k, (long long)n);
     if (!wanted("linear", shape, rows))
         return;
-    bench b = {.call = {.n_in = 2, .n_out = 1}, .stack = 1};
+    bench b = {.c = {.pool = pool, .call = {.n_in = 2, .n_out = 1}}, .stack = 1};
     fl_tensor first = random_tensor(t, n, k);
     double bytes = (double)fl_tensor_bytes(&first);
     b.copies = cached ? 1 : 1 + (int)(MEMORY_BYTES / bytes);
-    b.weights = room((size_t)b.copies * sizeof *b.weights);
+    b.weights = bench_room((size_t)b.copies * sizeof *b.weights);
     for (int i = 0; i < b.copies; i++)
         b.weights[i] = i ? random_tensor(t, n, k) : first;
-    b.in[0] = rows_arg(FL_F32, rows, k);
-    b.in[1] = (fl_arg){.type = {FL_ROWS_CONST, t, 2, {n, k}, 1, -1, false}};
-    b.out[0] = rows_arg(FL_F32, rows, n);
+    b.c.in[0] = bench_rows(FL_F32, rows, k, 0);
+    b.c.in[1] = (fl_arg){.type = {FL_ROWS_CONST, t, 2, {n, k}, 1, -1, false}};
+    b.c.out[0] = bench_rows(FL_F32, rows, n, 0);
     each_kernel("linear", &b, shape, rows, 2.0 * (double)(k * n) * rows, bytes, cached);
     release(&b);
 }
@@ -293,24 +180,25 @@ static void bench_experts(fl_dtype t, int64_t z, int64_t inner, int experts, int
              (long long)inner);
     if (!wanted("experts", shape, rows))
         return;
-    bench b = {.call = {.n_in = 6, .n_out = 1}, .copies = 1, .stack = 3 * experts};
-    b.weights = room((size_t)b.stack * sizeof *b.weights);
+    bench b = {
+        .c = {.pool = pool, .call = {.n_in = 6, .n_out = 1}}, .copies = 1, .stack = 3 * experts};
+    b.weights = bench_room((size_t)b.stack * sizeof *b.weights);
     for (int i = 0; i < b.stack; i++)
         b.weights[i] = i < 2 * experts ? random_tensor(t, inner, z) : random_tensor(t, z, inner);
-    b.in[0] = rows_arg(FL_F32, rows, z);
-    b.in[1] = rows_arg(FL_I32, rows, TOP);
-    b.in[2] = rows_arg(FL_F32, rows, TOP);
+    b.c.in[0] = bench_rows(FL_F32, rows, z, 0);
+    b.c.in[1] = bench_rows(FL_I32, rows, TOP, 0);
+    b.c.in[2] = bench_rows(FL_F32, rows, TOP, 0);
     for (int i = 3; i < 6; i++)
-        b.in[i] = (fl_arg){
+        b.c.in[i] = (fl_arg){
             .type = {
                 FL_ROWS_CONST, t, 2, {i < 5 ? inner : z, i < 5 ? z : inner}, experts, -1, false}};
-    b.out[0] = rows_arg(FL_F32, rows, z);
+    b.c.out[0] = bench_rows(FL_F32, rows, z, 0);
     int touched = 0;
-    char *seen = room((size_t)experts);
+    char *seen = bench_room((size_t)experts);
     for (int r = 0; r < rows; r++) {
         for (int j = 0; j < TOP; j++) { /* distinct within a row */
-            int e = (int)(next32() % (unsigned)(experts / TOP)) * TOP + j;
-            ((int32_t *)b.in[1].data)[r * TOP + j] = e;
+            int e = (int)(bench_next32() % (unsigned)(experts / TOP)) * TOP + j;
+            ((int32_t *)b.c.in[1].data)[r * TOP + j] = e;
             touched += !seen[e];
             seen[e] = 1;
         }
@@ -321,8 +209,8 @@ static void bench_experts(fl_dtype t, int64_t z, int64_t inner, int experts, int
     fl_error err;
     if (fl_expr_compile("b*tanh(g/b)*sigmoid(g) * l*tanh(u/l)", "g,u", "b=4,l=25", &arena, &act,
                         &err) != FL_OK)
-        die(err.message);
-    b.call.prep = act;
+        bench_die(err.message);
+    b.c.call.prep = act;
     double per = (double)(fl_tensor_bytes(&b.weights[0]) * 3);
     each_kernel("experts", &b, shape, rows, 6.0 * (double)(z * inner) * rows * TOP, per * touched,
                 false);
@@ -359,7 +247,7 @@ int main(int argc, char **argv)
     part = argc > 3 ? argv[3] : part;
     fl_error err;
     if (fl_pool_create(threads, &pool, &err) != FL_OK)
-        die(err.message);
+        bench_die(err.message);
     for (int i = argc > 2 ? atoi(argv[2]) : 0; i <= (argc > 2 ? atoi(argv[2]) : (int)fl_cpu_isa());
          i++) {
         isa = (fl_isa)i;

@@ -1,14 +1,18 @@
 #include "ops/cpu/attend.h"
 
+#include "base/mem.h"
+
 #include "ops/cpu/matmul.h"
+#include "ops/cpu/pairs.h"
 #include "ops/cpu/vmath.h"
 
 enum { KEYS = FL_ATTEND_KEYS, QUERIES = FL_ATTEND_QUERIES };
-/* Keys whose scores are summed side by side; KEYS is a multiple. */
+/* Keys whose scores are summed side by side; KEYS is a multiple.  The dot instruction needs more of
+ * them in flight. */
 #if defined(__AVX512F__)
-enum { KEY_TILE = 8 };
+enum { KEY_TILE = 8, PAIR_TILE = 16, STEP = 4 };
 #else
-enum { KEY_TILE = 4 };
+enum { KEY_TILE = 4, PAIR_TILE = 4, STEP = 2 };
 #endif
 
 void fl_attend_begin(fl_runs r, int64_t n, int nv)
@@ -57,12 +61,58 @@ static float weigh(float *s, int nv, float max)
     return vf_sum(sum);
 }
 
+#if defined(__AVX512BF16__)
+/* Adds keys [2 * from, n) of a block of pairs, the last one without its neighbour. */
+static void add_rest(const fl_block *b, int m, int nv, int from, int n, const float *weights,
+                     fl_runs r)
+{
+    fl_matmul_pairs(m, nv, n / 2 - from, weights + from, KEYS, 1, b->values + from * b->ld_values,
+                    b->ld_values, NULL, r.value, r.ld, true);
+    if (n % 2 == 0)
+        return;
+    const float *last = b->values + n / 2 * b->ld_values;
+    for (int64_t l = 0; l < nv * FL_LANES; l += FL_LANES)
+        vf_store(b->spare + l, vi_float(vi_and(vf_bits(vf_load(last + l)), vi_set1(0xffff))));
+    fl_matmul_pairs(m, nv, 1, weights + n / 2, KEYS, 1, b->spare, 0, NULL, r.value, r.ld, true);
+}
+
+/* The values of a block of pairs, as add_values adds them. */
+static void add_pairs(const fl_block *b, int m, int nv, const float *shrink, float *weights,
+                      fl_runs r)
+{
+    for (int i = 0; i < m; i++)
+        fl_pairs_round(weights + i * KEYS, KEYS, weights + i * KEYS);
+    fl_matmul_pairs(m, nv, b->n / 2, weights, KEYS, 1, b->values, b->ld_values, shrink, r.value,
+                    r.ld, false);
+    if (!b->more)
+        add_rest(b, m, nv, b->n / 2, b->n, weights, r);
+    for (int i = 0; i < m && b->more; i++)
+        add_rest(b, 1, nv, b->n / 2, b->n + b->more * i, weights + i * KEYS, fl_runs_at(r, i));
+}
+#endif
+
+static void add_values(const fl_block *b, int m, int nv, const float *shrink, float *weights,
+                       fl_runs r)
+{
+    fl_matmul_scaled(m, nv, b->n, weights, KEYS, 1, b->values, b->ld_values, shrink, r.value, r.ld);
+    /* What not all see is added for each by itself: weight 0 times a value that is no number would
+     * show. */
+    for (int i = 1; i < m && b->more; i++)
+        fl_matmul(1, nv, b->more * i, weights + i * KEYS + b->n, KEYS,
+                  b->values + b->n * b->ld_values, b->ld_values, r.value + i * r.ld, r.ld, true);
+}
+
 void fl_attend(const fl_block *b, int m, const float *q, int64_t ldq, int nv, fl_runs r,
                float *weights)
 {
     float max[QUERIES] = {0}, shrink[QUERIES];
     int n_scores = (b->n + b->more * (m - 1) + FL_LANES - 1) / FL_LANES;
-    fl_matmul(m, n_scores, b->d, q, ldq, b->keys, KEYS, weights, KEYS, false);
+#if defined(__AVX512BF16__)
+    if (b->pairs)
+        fl_matmul_pairs(m, n_scores, b->d, q, ldq, 1, b->keys, KEYS, NULL, weights, KEYS, false);
+    else
+#endif
+        fl_matmul(m, n_scores, b->d, q, ldq, b->keys, KEYS, weights, KEYS, false);
     for (int i = 0; i < m; i++) {
         float *w = weights + i * KEYS;
         for (int j = b->n + b->more * i; j < n_scores * FL_LANES; j++)
@@ -74,38 +124,65 @@ void fl_attend(const fl_block *b, int m, const float *q, int64_t ldq, int nv, fl
         r.sum[i] = r.sum[i] * shrink[i] + weigh(weights + i * KEYS, n_scores, max[i]);
         r.max[i] = max[i];
     }
-    fl_matmul_scaled(m, nv, b->n, weights, KEYS, 1, b->values, b->ld_values, shrink, r.value, r.ld);
-    /* What not all see is added for each by itself: weight 0 times a value that is no number would
-     * show. */
-    for (int i = 1; i < m && b->more; i++)
-        fl_matmul(1, nv, b->more * i, weights + i * KEYS + b->n, KEYS,
-                  b->values + b->n * b->ld_values, b->ld_values, r.value + i * r.ld, r.ld, true);
+#if defined(__AVX512BF16__)
+    if (b->pairs) {
+        add_pairs(b, m, nv, shrink, weights, r);
+        return;
+    }
+#endif
+    add_values(b, m, nv, shrink, weights, r);
 }
 
 /* ---- queries in lanes ---- */
 
+/* Adds n elements of `keys` keys, ld apart, to their scores.  The way from key to key is hidden
+ * from the compiler, which would keep a pointer for each of them, in memory. */
+FL_INLINE void score_step(bool pairs, int keys, int n, const float *row, int64_t ld, const float *q,
+                          vf *sum)
+{
+    vf x[STEP];
+    FL_UNROLL
+    for (int p = 0; p < n; p++)
+        x[p] = vf_load(q + p * FL_LANES);
+    FL_UNROLL
+    for (int i = 0; i < keys; i++) {
+        FL_UNROLL
+        for (int p = 0; p < n; p++) {
+            vf k = vf_set1(row[p]);
+#if defined(__AVX512BF16__)
+            sum[i] = pairs ? vf_dot(sum[i], vf_bits(k), vf_bits(x[p])) : vf_fma(x[p], k, sum[i]);
+#else
+            (void)pairs;
+            sum[i] = vf_fma(x[p], k, sum[i]);
+#endif
+        }
+        row += ld;
+        __asm__("" : "+r"(row));
+    }
+}
+
 /* Scores of `keys` keys, q [d][16]: out [keys][16].  The same rows of the block that is looked at
  * next are fetched meanwhile. */
-FL_INLINE void score_keys(int keys, const fl_block *b, int first, const float *q, float *out)
+FL_INLINE void score_keys(bool pairs, int keys, const fl_block *b, int first, const float *q,
+                          float *out)
 {
-    vf sum[KEY_TILE];
-    const float *row = b->values + first * b->ld_values;
+    vf sum[PAIR_TILE];
+    const float *row = b->rows + first * b->ld_rows;
     const unsigned char *next = b->next ? b->next + first * b->next_bytes : NULL;
+    int64_t fetched = 0;
     FL_UNROLL
     for (int i = 0; i < keys; i++)
         sum[i] = vf_zero();
-    for (int64_t at = 0; at < b->d; at += FL_LANES) {
-        int64_t end = b->d - at < FL_LANES ? b->d : at + FL_LANES;
-        if (next && at * (int64_t)sizeof(float) < b->next_bytes) {
+    for (int64_t at = 0; at < b->d; at += STEP) {
+        for (; next && fetched * b->d < b->next_bytes * (at + STEP); fetched += FL_CACHE_LINE) {
             for (int i = 0; i < keys; i++)
-                __builtin_prefetch(next + i * b->next_bytes + at * (int64_t)sizeof(float), 0, 2);
+                __builtin_prefetch(next + i * b->next_bytes + fetched, 0, 2);
         }
-        for (int64_t p = at; p < end; p++) {
-            vf x = vf_load(q + p * FL_LANES);
-            FL_UNROLL
-            for (int i = 0; i < keys; i++)
-                sum[i] = vf_fma(x, vf_set1(row[i * b->ld_values + p]), sum[i]);
-        }
+        if (b->d - at >= STEP)
+            score_step(pairs, keys, STEP, row + at, b->ld_rows, q + at * FL_LANES, sum);
+        else
+            for (int64_t p = at; p < b->d; p++)
+                score_step(pairs, keys, 1, row + p, b->ld_rows, q + p * FL_LANES, sum);
     }
     FL_UNROLL
     for (int i = 0; i < keys; i++)
@@ -124,8 +201,10 @@ void fl_attend_lanes(const fl_block *b, int m, const float *q, int nv, fl_runs r
     int n = (b->n + FL_LANES - 1) / FL_LANES * FL_LANES;
     vf part[FL_LANES], old = vf_loadn(r.max, m);
     float shrink[FL_LANES];
-    for (int i = 0; i < b->n; i += KEY_TILE)
-        score_keys(KEY_TILE, b, i, q, weights);
+    for (int i = 0; i < b->n && !b->pairs; i += KEY_TILE)
+        score_keys(false, KEY_TILE, b, i, q, weights);
+    for (int i = 0; i < b->n && b->pairs; i += PAIR_TILE)
+        score_keys(true, PAIR_TILE, b, i, q, weights);
     for (int i = b->n; i < n; i++)
         vf_store(weights + i * FL_LANES, vf_set1(-INFINITY)); /* no key: weight 0 */
     for (int i = 0; i < FL_LANES; i++) {
@@ -147,6 +226,17 @@ void fl_attend_lanes(const fl_block *b, int m, const float *q, int nv, fl_runs r
     vf_storen(r.sum, vf_add(vf_mul(vf_loadn(r.sum, m), less), part[0]), m);
     vf_storen(r.max, max, m);
     vf_store(shrink, less);
+#if defined(__AVX512BF16__)
+    if (b->pairs) {
+        for (int i = 0; 2 * i < b->n; i++) {
+            float *w = weights + 2 * i * FL_LANES;
+            vf_store(weights + i * FL_LANES, vf_zip(vf_load(w), vf_load(w + FL_LANES)));
+        }
+        fl_matmul_pairs(m, nv, fl_pairs_words(b->n), weights, 1, FL_LANES, b->values, b->ld_values,
+                        shrink, r.value, r.ld, false);
+        return;
+    }
+#endif
     fl_matmul_scaled(m, nv, b->n, weights, 1, FL_LANES, b->values, b->ld_values, shrink, r.value,
                      r.ld);
 }

@@ -7,19 +7,13 @@
 
 #if defined(__AVX512BF16__)
 
+#include "ops/cpu/pairs.h"
 #include "ops/cpu/weights_read.h"
 
 /* Tiles, weight rows by rows of x: 24 accumulators of 32 registers.  With one row of x more weight
  * rows keep the memory busy. */
 enum { FEW = 3 }; /* groups up to which the first form is faster */
 enum { X = FL_BF16_X, W = 4, ONE = 8, STEP = FL_BF16_STEP, PIECE = FL_BF16_PIECE };
-
-/* Left to itself gcc moves accumulators through memory around the intrinsic. */
-FL_INLINE vf dot(vf acc, vi a, vi b)
-{
-    __asm__("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(a), "v"(b));
-    return acc;
-}
 
 /* Row by row, since more than 16 in one loop would not be unrolled. */
 FL_INLINE void clear(int nw, int nx, vf *acc)
@@ -34,7 +28,7 @@ FL_INLINE void clear(int nw, int nx, vf *acc)
 
 FL_INLINE vi join(vf low, vf high)
 {
-    return (vi)_mm512_cvtne2ps_pbh(high, low);
+    return vf_bits(vf_round(low, high));
 }
 
 void fl_bf16_round(const fl_row_list *x, int64_t m, const fl_bf16 *to, int64_t begin, int64_t end)
@@ -125,7 +119,7 @@ FL_INLINE void few_step(fl_dtype t, int nw, int nx, const wrow *w, const uint16_
         vi xv = _mm512_loadu_si512(x + j * STEP);
         FL_UNROLL
         for (int i = 0; i < nw; i++)
-            acc[j * nw + i] = dot(acc[j * nw + i], wv[i], xv);
+            acc[j * nw + i] = vf_dot(acc[j * nw + i], wv[i], xv);
     }
 }
 
@@ -219,7 +213,7 @@ static void tile(const job *b, const vi *w, const uint16_t *x, int64_t steps, in
             vi xv = _mm512_load_si512(x + j * STEP);
             FL_UNROLL
             for (int i = 0; i < W; i++)
-                acc[j * W + i] = dot(acc[j * W + i], w[i], xv);
+                acc[j * W + i] = vf_dot(acc[j * W + i], w[i], xv);
         }
     }
     put(b, W, X, n, m, add, acc);

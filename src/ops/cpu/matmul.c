@@ -1,7 +1,7 @@
 /* fl_matmul in register tiles, and the transpose that brings keys into lanes (matmul.h). */
 #include "ops/cpu/matmul.h"
 
-#include "ops/cpu/simd.h"
+#include "ops/cpu/pairs.h"
 
 /* Rows and vectors of a tile: as many accumulators as the registers hold.  One of a single vector
  * is taller, to have as many chains. */
@@ -10,6 +10,9 @@ enum { TILE_M = 4, TILE_N = 4, TALL = 8 };
 #else
 enum { TILE_M = 2, TILE_N = 2, TALL = 4 };
 #endif
+
+/* What one multiplies: numbers, or words of two. */
+typedef enum what { FLOATS, PAIRS } what;
 
 /* The operands: a[i * lda + k * step], and what c is multiplied with beforehand (times[i]; NULL:
  * with 1 or, unless add, with 0). */
@@ -32,7 +35,18 @@ FL_INLINE vf begin(const product *x, int i, const float *c)
     return x->add ? vf_load(c) : vf_zero();
 }
 
-FL_INLINE void tile(int m, int n, product x)
+FL_INLINE vf term(what kind, vf a, vf b, vf sum)
+{
+#if defined(__AVX512BF16__)
+    if (kind == PAIRS)
+        return vf_dot(sum, vf_bits(a), vf_bits(b));
+#else
+    (void)kind;
+#endif
+    return vf_fma(a, b, sum);
+}
+
+FL_INLINE void tile(what kind, int m, int n, product x)
 {
     vf sum[TALL][TILE_N];
     FL_UNROLL
@@ -51,7 +65,7 @@ FL_INLINE void tile(int m, int n, product x)
             vf by = vf_set1(x.a[i * x.lda]);
             FL_UNROLL
             for (int j = 0; j < n; j++)
-                sum[i][j] = vf_fma(by, row[j], sum[i][j]);
+                sum[i][j] = term(kind, by, row[j], sum[i][j]);
         }
     }
     FL_UNROLL
@@ -71,36 +85,46 @@ FL_INLINE void advance(product *x, int rows)
 }
 
 /* All rows against n vectors of b, `tall` rows at a time. */
-FL_INLINE void column(int64_t m, int n, int tall, product x)
+FL_INLINE void column(what kind, int64_t m, int n, int tall, product x)
 {
     for (; m >= tall; m -= tall, advance(&x, tall))
-        tile(tall, n, x);
+        tile(kind, tall, n, x);
     for (; m > 0; m--, advance(&x, 1))
-        tile(1, n, x);
+        tile(kind, 1, n, x);
 }
 
-FL_INLINE void multiply(int64_t m, int nv, product x)
+FL_INLINE void multiply(what kind, int64_t m, int nv, product x)
 {
     int j = 0;
     for (; j + TILE_N <= nv; j += TILE_N, x.b += TILE_N * FL_LANES, x.c += TILE_N * FL_LANES)
-        column(m, TILE_N, TILE_M, x);
+        column(kind, m, TILE_N, TILE_M, x);
     for (; j < nv; j++, x.b += FL_LANES, x.c += FL_LANES)
-        column(m, 1, TALL, x);
+        column(kind, m, 1, TALL, x);
 }
 
 void fl_matmul(int64_t m, int nv, int64_t k, const float *a, int64_t lda, const float *b,
                int64_t ldb, float *c, int64_t ldc, bool add)
 {
     product x = {k, a, lda, 1, b, ldb, c, ldc, add, NULL};
-    multiply(m, nv, x);
+    multiply(FLOATS, m, nv, x);
 }
 
 void fl_matmul_scaled(int64_t m, int nv, int64_t k, const float *a, int64_t lda, int64_t step,
                       const float *b, int64_t ldb, const float *times, float *c, int64_t ldc)
 {
     product x = {k, a, lda, step, b, ldb, c, ldc, true, times};
-    multiply(m, nv, x);
+    multiply(FLOATS, m, nv, x);
 }
+
+#if defined(__AVX512BF16__)
+void fl_matmul_pairs(int64_t m, int nv, int64_t k, const float *a, int64_t lda, int64_t step,
+                     const float *b, int64_t ldb, const float *times, float *c, int64_t ldc,
+                     bool add)
+{
+    product x = {k, a, lda, step, b, ldb, c, ldc, add, times};
+    multiply(PAIRS, m, nv, x);
+}
+#endif
 
 void fl_transpose(int n, int64_t width, const float *in, int64_t ldi, float *out, int64_t ldo)
 {

@@ -12,6 +12,7 @@
 
 #define fl_matmul FL_CPU_NAME(fl_matmul)
 #define fl_matmul_scaled FL_CPU_NAME(fl_matmul_scaled)
+#define fl_matmul_pairs FL_CPU_NAME(fl_matmul_pairs)
 #define fl_transpose FL_CPU_NAME(fl_transpose)
 
 /* lda, ldb, ldc: elements from one row to the next.  c must not overlap a or b. */
@@ -22,6 +23,14 @@ void fl_matmul(int64_t m, int nv, int64_t k, const float *a, int64_t lda, const 
  * k * step. */
 void fl_matmul_scaled(int64_t m, int nv, int64_t k, const float *a, int64_t lda, int64_t step,
                       const float *b, int64_t ldb, const float *times, float *c, int64_t ldc);
+
+#if defined(__AVX512BF16__)
+/* The same of words (pairs.h), k of them: a term is both products of a word, added as the dot
+ * instruction does it.  c begins with 0, with c (add) or with times[i] * c[i][l] (unless NULL). */
+void fl_matmul_pairs(int64_t m, int nv, int64_t k, const float *a, int64_t lda, int64_t step,
+                     const float *b, int64_t ldb, const float *times, float *c, int64_t ldc,
+                     bool add);
+#endif
 
 /* out[l][r] = in[r][l] for n rows of `width` elements.  Rows of out are ldo apart and a multiple of
  * 16 wide: the columns from n up to the next multiple are written as zero. */

@@ -146,18 +146,18 @@ static fl_block load(const fl_mla *m, const room *w, bring_fn bring, int32_t row
 }
 
 /* Whether so many heads of one row take a block in lanes: fewer leave lanes empty, more repay
- * bringing the keys there. */
-static bool in_lanes(int n_heads)
+ * bringing the keys there, of which there are half as many words when they are pairs. */
+static bool in_lanes(const fl_mla *m, int n_heads)
 {
-    return n_heads > FL_LANES / 2 && n_heads <= FL_ATTEND_QUERIES;
+    return n_heads > FL_LANES / 2 && n_heads <= (m->fast ? FL_LANES : FL_ATTEND_QUERIES);
 }
 
 /* The queries of one row, ready for fl_attend_lanes. */
 static void into_lanes(const fl_mla *m, const room *w, const float *q, int n_heads)
 {
     for (int h = 0; h < n_heads; h += FL_LANES)
-        fl_transpose(n_heads - h < FL_LANES ? n_heads - h : FL_LANES, m->width, q + h * m->ldq,
-                     m->ldq, w->lanes + h * m->ldq, FL_LANES);
+        fl_transpose(n_heads - h < FL_LANES ? n_heads - h : FL_LANES, m->d, q + h * m->ldq, m->ldq,
+                     w->lanes + h * m->ldq, FL_LANES);
 }
 
 /* All heads of block b's row look at it, from w->lanes. */
@@ -184,7 +184,7 @@ static void flush(const fl_mla *m, const room *w, int64_t at, int n_heads)
 static void attend(const fl_mla *m, const room *w, int32_t row, int n, int64_t at, int n_heads)
 {
     int64_t most = keys_of(m, row + n - 1);
-    bool lanes = n == 1 && in_lanes(n_heads);
+    bool lanes = n == 1 && in_lanes(m, n_heads);
     if (lanes)
         into_lanes(m, w, w->q + at * m->ldq, n_heads);
     for (int64_t b = 0; b < blocks_of(most); b++) {
@@ -259,7 +259,7 @@ static void span_run(const fl_mla *m, const room *w, const common *c, int32_t ro
     int64_t keys = keys_of(m, row), b = span * span_of(keys), end = b + span_of(keys);
     fl_runs run = fl_runs_at(c->slot, slot * m->heads + h0);
     const float *q = c->q + (row * m->heads + h0) * m->ldq;
-    bool lanes = in_lanes(n_heads);
+    bool lanes = in_lanes(m, n_heads);
     fl_attend_begin(run, n_heads, m->nv);
     if (lanes)
         into_lanes(m, w, q, n_heads);
@@ -341,10 +341,11 @@ bool fl_mla_few_rows(const fl_mla *m, int phase, const fl_worker *worker)
 
 /* ---- the kernel ---- */
 
-void fl_mla_scratch(const fl_node_view *node, const fl_limits *limits, size_t *per_worker,
-                    size_t *shared)
+void fl_mla_scratch(const fl_node_view *node, bool fast, const fl_limits *limits,
+                    size_t *per_worker, size_t *shared)
 {
-    const fl_mla shape = fl_mla_shape(node), *m = &shape;
+    const fl_mla shape = fl_mla_shape(node, fast), absorbed = fl_mla_absorbed(&shape);
+    const fl_mla *m = &absorbed;
     bool select = node->n_in > FL_MLA_SELECT && node->in[FL_MLA_SELECT];
     int64_t keys = select ? node->in[FL_MLA_SELECT]->dim[0] : limits->max_context;
     room w;
@@ -354,6 +355,12 @@ void fl_mla_scratch(const fl_node_view *node, const fl_limits *limits, size_t *p
     spans = spans < SPANS ? spans : SPANS;
     *per_worker = cut_room(m, &w, NULL);
     *shared = cut_common(m, &c, rows, rows * spans < SLOTS ? rows * spans : SLOTS, NULL);
+}
+
+static void scratch(const fl_node_view *node, const fl_limits *limits, size_t *per_worker,
+                    size_t *shared)
+{
+    fl_mla_scratch(node, false, limits, per_worker, shared);
 }
 
 static void run(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
@@ -371,5 +378,5 @@ static const fl_kernel kernels[] = {{.op = "mla",
                                      .preference = 1 + FL_CPU_ISA,
                                      .n_phases = 3,
                                      .run = run,
-                                     .scratch = fl_mla_scratch}};
+                                     .scratch = scratch}};
 const fl_kernel_list FL_CPU_NAME(fl_cpu_kernels_mla) = FL_KERNEL_LIST(kernels);

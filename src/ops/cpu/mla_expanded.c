@@ -8,7 +8,7 @@
  * complete, so that choosing everything gives the bits of choosing nothing. */
 #include "ops/cpu/mla.h"
 
-#include "ops/cpu/matmul.h"
+#include "ops/cpu/pairs.h"
 #include "ops/def/def_internal.h"
 
 #include <string.h>
@@ -18,25 +18,24 @@ enum { STAIRS = 8 }; /* queries that are worked on together where each sees one 
 
 typedef struct room {
     fl_mla_block block;
-    float *panel;      /* [16][ldc] */
-    float *weights;    /* [32][64] */
-    float *keys;       /* [nope + pe][64] of one head */
-    float *values;     /* [64][dv, padded] */
-    float *transposed; /* [16][64] some channels of the values */
-    float *q;          /* [RUN][nope + pe] scaled */
-    fl_runs run;       /* [RUN] */
+    fl_mla_head head;
+    float *weights; /* [32][64] */
+    float *q;       /* [RUN][nope + pe, padded] scaled; fast: words at the beginning of these */
+    fl_runs run;    /* [RUN] */
 } room;
+
+static int64_t ld_query(const fl_mla *m)
+{
+    return fl_padded(m->nope + m->pe);
+}
 
 static size_t cut_room(const fl_mla *m, room *w, void *scratch)
 {
     fl_room r = {scratch, 0};
     fl_mla_cut_block(m, &r, &w->block);
-    w->panel = fl_room_floats(&r, FL_MLA_PANEL * m->ldc);
+    fl_mla_cut_head(m, &r, &w->head);
     w->weights = fl_room_floats(&r, FL_ATTEND_QUERIES * KEYS);
-    w->keys = fl_room_floats(&r, (m->nope + m->pe) * KEYS);
-    w->values = fl_room_floats(&r, KEYS * fl_padded(m->dv));
-    w->transposed = fl_room_floats(&r, FL_MLA_PANEL * KEYS);
-    w->q = fl_room_floats(&r, RUN * (m->nope + m->pe));
+    w->q = fl_room_floats(&r, RUN * ld_query(m));
     w->run.max = fl_room_floats(&r, RUN);
     w->run.sum = fl_room_floats(&r, RUN);
     w->run.value = fl_room_floats(&r, RUN * fl_padded(m->dv));
@@ -62,37 +61,9 @@ static bool is_expanded(const fl_mla *m, int32_t row)
     return p > pos;
 }
 
-/* Keys and values of one head of a block of cached rows. */
-static fl_block expand(const fl_mla *m, const room *w, int64_t h, const fl_block *cached)
-{
-    int64_t row = h * (m->nope + m->dv), ldv = fl_padded(m->dv);
-    int nv = (cached->n + 15) / 16;
-    for (int64_t i = 0; i < m->nope; i += FL_MLA_PANEL) {
-        int rows = fl_mla_panel(i, m->nope);
-        fl_mla_weights(m, row + i, rows, w->panel);
-        fl_matmul(rows, nv, m->latent, w->panel, m->ldc, cached->keys, KEYS, w->keys + i * KEYS,
-                  KEYS, false);
-    }
-    memcpy(w->keys + m->nope * KEYS, cached->keys + m->latent * KEYS,
-           (size_t)(m->pe * KEYS) * sizeof(float));
-    for (int64_t i = 0; i < m->dv; i += FL_MLA_PANEL) {
-        int rows = fl_mla_panel(i, m->dv);
-        fl_mla_weights(m, row + m->nope + i, rows, w->panel);
-        fl_matmul(rows, nv, m->latent, w->panel, m->ldc, cached->keys, KEYS, w->transposed, KEYS,
-                  false);
-        fl_transpose(rows, cached->n, w->transposed, KEYS, w->values + i, ldv);
-    }
-    return (fl_block){.n = cached->n,
-                      .keys = w->keys,
-                      .d = m->nope + m->pe,
-                      .values = w->values,
-                      .ld_values = ldv};
-}
-
 /* n queries, the first of which sees `keys` positions, over block b of them. */
 static void look(const fl_mla *m, const room *w, fl_block *block, int64_t b, int64_t keys, int n)
 {
-    int64_t d = m->nope + m->pe;
     int nv = (int)(fl_padded(m->dv) / 16), together;
     for (int i = 0; i < n; i += together) {
         int64_t left = keys + i - b * KEYS;
@@ -105,7 +76,23 @@ static void look(const fl_mla *m, const room *w, fl_block *block, int64_t b, int
         together = (int)(most < few ? most : few);
         block->n = left < KEYS ? (int)left : KEYS;
         block->more = left < KEYS;
-        fl_attend(block, together, w->q + i * d, d, nv, fl_runs_at(w->run, i), w->weights);
+        fl_attend(block, together, w->q + i * ld_query(m), ld_query(m), nv, fl_runs_at(w->run, i),
+                  w->weights);
+    }
+}
+
+static void ready_queries(const fl_mla *m, const room *w, int32_t row, int n, int64_t h)
+{
+    int64_t d = m->nope + m->pe;
+    for (int i = 0; i < n; i++) {
+        const float *q = fl_row_f32(m->q, row + i) + h * d;
+        float *to = w->q + i * ld_query(m);
+        for (int64_t j = 0; j < d; j++)
+            to[j] = m->scale * q[j];
+#if defined(__AVX512BF16__)
+        if (m->fast)
+            fl_pairs_round(to, d, to);
+#endif
     }
 }
 
@@ -113,19 +100,16 @@ static void look(const fl_mla *m, const room *w, fl_block *block, int64_t b, int
 static void one_unit(const fl_mla *m, const room *w, int32_t row, int n, int64_t h)
 {
     const fl_seq_rows *seq = &m->step->seqs[m->step->row_seq[row]];
-    int64_t d = m->nope + m->pe, keys = fl_step_pos(m->step, row) + 1, most = keys + n - 1;
+    int64_t keys = fl_step_pos(m->step, row) + 1, most = keys + n - 1;
     int nv = (int)(fl_padded(m->dv) / 16);
-    for (int i = 0; i < n; i++) {
-        const float *q = fl_row_f32(m->q, row + i) + h * d;
-        for (int64_t j = 0; j < d; j++)
-            w->q[i * d + j] = m->scale * q[j];
-    }
+    ready_queries(m, w, row, n, h);
+    fl_mla_ready_head(m, &w->head, h);
     fl_attend_begin(w->run, n, nv);
     for (int64_t b = 0; b * KEYS < most; b++) {
         int64_t left = most - b * KEYS;
         fl_block cached =
             fl_mla_load(m, &w->block, seq, NULL, b * KEYS, left < KEYS ? (int)left : KEYS);
-        fl_block block = expand(m, w, h, &cached);
+        fl_block block = fl_mla_expand(m, &w->head, h, &cached);
         look(m, w, &block, b, keys, n);
     }
     fl_attend_end(w->run, n, nv);
@@ -136,8 +120,8 @@ static void one_unit(const fl_mla *m, const room *w, int32_t row, int n, int64_t
 
 static void run(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
 {
-    fl_mla m = fl_mla_of(call, step);
-    if (fl_mla_few_rows(&m, phase, worker) || phase != 0)
+    fl_mla m = fl_mla_of(call, step), absorbed = fl_mla_absorbed(&m);
+    if (fl_mla_few_rows(&absorbed, phase, worker) || phase != 0)
         return;
     room w;
     int32_t turn = 0;
@@ -149,7 +133,7 @@ static void run(const fl_call *call, const fl_step *step, int phase, const fl_wo
                (!expanded || (step->row_seq[next] == step->row_seq[r] && next - r < RUN)))
             next++;
         if (!expanded) {
-            fl_mla_rows(&m, r, next - r, worker, &turn);
+            fl_mla_rows(&absorbed, r, next - r, worker, &turn);
             continue;
         }
         for (int64_t h = 0; h < m.heads; h++) {
@@ -159,21 +143,57 @@ static void run(const fl_call *call, const fl_step *step, int phase, const fl_wo
     }
 }
 
-static void scratch(const fl_node_view *node, const fl_limits *limits, size_t *per_worker,
-                    size_t *shared)
+static void scratch(const fl_node_view *node, bool fast, const fl_limits *limits,
+                    size_t *per_worker, size_t *shared)
 {
-    fl_mla m = fl_mla_shape(node);
+    fl_mla m = fl_mla_shape(node, fast);
     room w;
-    fl_mla_scratch(node, limits, per_worker, shared);
+    fl_mla_scratch(node, fast, limits, per_worker, shared);
     size_t own = cut_room(&m, &w, NULL);
     *per_worker = own > *per_worker ? own : *per_worker;
 }
 
-static const fl_kernel kernels[] = {{.op = "mla",
-                                     .name = FL_CPU_TEXT("expanded"),
-                                     .isa = FL_CPU_ISA,
-                                     .preference = FL_CPU_PREFERENCE,
-                                     .n_phases = 3,
-                                     .run = run,
-                                     .scratch = scratch}};
+static void scratch_exact(const fl_node_view *node, const fl_limits *limits, size_t *per_worker,
+                          size_t *shared)
+{
+    scratch(node, false, limits, per_worker, shared);
+}
+
+#if defined(__AVX512BF16__)
+static void scratch_fast(const fl_node_view *node, const fl_limits *limits, size_t *per_worker,
+                         size_t *shared)
+{
+    scratch(node, true, limits, per_worker, shared);
+}
+
+/* Pairs do not reach from one part of a row into the next. */
+static bool fits_fast(const fl_node_view *node)
+{
+    fl_mla m = fl_mla_shape(node, true);
+    return m.nope % 2 == 0 && m.latent % 2 == 0;
+}
+#endif
+
+/* fast: where the processor has BF16 dot products; elsewhere there is nothing to gain from
+ * rounding, and exact serves. */
+static const fl_kernel kernels[] = {
+    {.op = "mla",
+     .name = FL_CPU_TEXT("expanded"),
+     .isa = FL_CPU_ISA,
+     .preference = FL_CPU_PREFERENCE,
+     .n_phases = 3,
+     .run = run,
+     .scratch = scratch_exact},
+#if defined(__AVX512BF16__)
+    {.op = "mla",
+     .name = FL_CPU_TEXT("bf16"),
+     .isa = FL_CPU_ISA,
+     .fast = true,
+     .preference = FL_CPU_PREFERENCE + 10,
+     .n_phases = 3,
+     .run = run,
+     .fits = fits_fast,
+     .scratch = scratch_fast},
+#endif
+};
 const fl_kernel_list FL_CPU_NAME(fl_cpu_kernels_mla_expanded) = FL_KERNEL_LIST(kernels);

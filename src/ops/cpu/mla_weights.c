@@ -3,7 +3,7 @@
 #include "ops/cpu/mla.h"
 
 #include "ops/cpu/matmul.h"
-#include "ops/cpu/simd.h"
+#include "ops/cpu/pairs.h"
 #include "ops/cpu/weights.h"
 
 void fl_mla_weights(const fl_mla *m, int64_t row, int n, float *panel)
@@ -19,6 +19,10 @@ static void finish_query(const fl_mla *m, const float *q, float *out)
         vf_store(out + c, vf_mul(by, vf_load(out + c)));
     for (int64_t i = 0; i < m->pe; i++)
         out[m->latent + i] = m->scale * q[m->nope + i];
+#if defined(__AVX512BF16__)
+    if (m->fast)
+        fl_pairs_round(out, m->width, out);
+#endif
 }
 
 void fl_mla_absorb(const fl_mla *m, int32_t row, int n, int64_t h0, int64_t h1, float *out,
