@@ -21,6 +21,7 @@
     X(load_e4m3, 1, vf_load_e4m3((const uint8_t *)pa))                                             \
     X(loadn_e4m3, 2, vf_loadn_e4m3((const uint8_t *)pa, count))                                    \
     X(load_i8, 1, vf_load_i8((const int8_t *)pa))                                                  \
+    X(load_u8, 1, vi_to_vf(vi_load_u8((const uint8_t *)pa)))                                       \
     X(loadn_i8, 2, vf_loadn_i8((const int8_t *)pa, count))                                    \
     X(loadn, 2, vf_loadn(pa, count))                                                               \
     X(mxfp4, 2, vmx_load(vmx_table(fabsf(pb[0])), (const uint8_t *)pa))                            \

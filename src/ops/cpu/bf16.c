@@ -1,17 +1,19 @@
 /* bf16.h in two forms.  A few groups of rows: weight rows are streamed once, brought to BF16 in
- * registers and multiplied with a group; for the next group they are still in the first-level
- * cache.  More rows: a panel of weight rows is brought to BF16
+ * registers and multiplied with a group; for the next groups what came out is kept in the
+ * first-level cache.  Lines are asked for ahead in the order in which they lie, as in few.c.  More
+ * rows: a panel of weight rows is brought to BF16
  * once, in the order in which tiles read it, and multiplied group by group while the next panel is
  * fetched.  A piece of a group lies in the first-level cache, a panel in the second. */
 #include "ops/cpu/bf16.h"
+#include "ops/cpu/few.h"
 
 #if defined(__AVX512BF16__)
 
 #include "ops/cpu/pairs.h"
 #include "ops/cpu/weights_read.h"
 
-/* Tiles, weight rows by rows of x: 24 accumulators of 32 registers.  With one row of x more weight
- * rows keep the memory busy. */
+/* Tiles, weight rows by rows of x: 24 accumulators of 32 registers.  MXFP4 rows are short and take
+ * long to decode: with one row of x ONE of them keep the processor busy. */
 enum { FEW = 3 }; /* groups up to which the first form is faster */
 enum { X = FL_BF16_X, W = 4, ONE = 8, STEP = FL_BF16_STEP, PIECE = FL_BF16_PIECE };
 
@@ -85,8 +87,10 @@ FL_INLINE wrow weight_at(const job *b, fl_dtype t, int64_t n)
 FL_INLINE void put(const job *b, int nw, int nx, int64_t n, int64_t m, bool add, const vf *acc)
 {
     float out[W * X];
+    if (nw * nx == 4)
+        vf_sum4(acc[0], acc[1], acc[2], acc[3], out);
     FL_UNROLL
-    for (int a = 0; a < nw * nx; a += 8)
+    for (int a = 0; a + 8 <= nw * nx; a += 8)
         _mm256_storeu_ps(out + a, vf_sum8(acc + a));
     for (int j = 0; j < nx && m + j < b->m; j++) {
         float *y = fl_list_row(b->y, m + j) + (n - b->n0);
@@ -106,14 +110,20 @@ FL_INLINE void put(const job *b, int nw, int nx, int64_t n, int64_t m, bool add,
 
 /* ---- a few groups ---- */
 
+/* Where a tile has its weights from: as they are stored, so but to be kept in BF16, or kept. */
+typedef enum source { STORED, KEEP, KEPT } source;
+
 /* One step of few_tile: n elements from k on. */
-FL_INLINE void few_step(fl_dtype t, int nw, int nx, const wrow *w, const uint16_t *x, int64_t k,
-                        int64_t n, vf *acc)
+FL_INLINE void few_step(fl_dtype t, int nw, int nx, source from, const wrow *w, const uint16_t *x,
+                        int64_t k, int64_t n, vi *kept, vf *acc)
 {
     vi wv[ONE];
     FL_UNROLL
     for (int i = 0; i < nw; i++)
-        wv[i] = load32(t, w[i], k, n);
+        wv[i] = from == KEPT ? kept[i] : load32(t, w[i], k, n);
+    FL_UNROLL
+    for (int i = 0; i < nw && from == KEEP; i++)
+        kept[i] = wv[i];
     FL_UNROLL
     for (int j = 0; j < nx; j++) {
         vi xv = _mm512_loadu_si512(x + j * STEP);
@@ -123,44 +133,74 @@ FL_INLINE void few_step(fl_dtype t, int nw, int nx, const wrow *w, const uint16_
     }
 }
 
-/* Outputs of the first nx rows of group g and weight rows [n, n + nw).  The same place of the next
- * nw rows is fetched ahead, as in weights.c. */
-FL_INLINE void few_tile(const job *b, fl_dtype t, int nw, int nx, int64_t n, int64_t g)
+/* Outputs of the first nx rows of group g and weight rows [n, n + nw), from a piece of both.  next:
+ * what to fetch meanwhile, or NULL. */
+FL_INLINE void few_tile(const job *b, fl_dtype t, int nw, int nx, source from, int64_t n, int64_t g,
+                        int64_t k, int64_t end, const unsigned char *next, vi *kept)
 {
-    int64_t width = b->x->width, ahead = nw * bytes_of(t, b->w->shape[1]);
+    bool add = k > 0;
     wrow w[ONE];
+    vf acc[W * X];
+    const uint16_t *x = group_at(b, g, k);
     FL_UNROLL
     for (int i = 0; i < nw; i++)
         w[i] = weight_at(b, t, n + i);
-    for (int64_t k0 = 0; k0 < width; k0 += PIECE) {
-        int64_t k = k0, end = width - k0 < PIECE ? width : k0 + PIECE;
-        const uint16_t *x = group_at(b, g, k0);
-        vf acc[W * X];
-        clear(nw, nx, acc);
-        for (; k + STEP <= end; k += STEP, x += X * STEP) {
-            if (bytes_of(t, k) % FL_CACHE_LINE == 0) {
-                FL_UNROLL
-                for (int i = 0; i < nw; i++)
-                    __builtin_prefetch(w[i].data + ahead + bytes_of(t, k));
-            }
-            few_step(t, nw, nx, w, x, k, STEP, acc);
+    clear(nw, nx, acc);
+    for (; k + STEP <= end; k += STEP, x += X * STEP, kept += nw) {
+        if (next) {
+            FL_UNROLL
+            for (int64_t i = 0; i < nw * bytes_of(t, STEP); i += FL_CACHE_LINE)
+                __builtin_prefetch(next + i);
+            next += nw * bytes_of(t, STEP);
         }
-        if (k < end)
-            few_step(t, nw, nx, w, x, k, end - k, acc);
-        put(b, nw, nx, n, g * X, k0 > 0, acc);
+        few_step(t, nw, nx, from, w, x, k, STEP, kept, acc);
+    }
+    if (k < end)
+        few_step(t, nw, nx, from, w, x, k, end - k, kept, acc);
+    put(b, nw, nx, n, g * X, add, acc);
+}
+
+/* All groups, from a piece of K. */
+FL_INLINE void few_groups(const job *b, fl_dtype t, int64_t n, int64_t k0, int64_t k1,
+                          const unsigned char *next, vi *kept)
+{
+    int64_t left = b->m, g = 0;
+    if (left > X) {
+        few_tile(b, t, W, X, t == FL_BF16 ? STORED : KEEP, n, g++, k0, k1, next, kept);
+        for (left -= X; left > 4; left -= X)
+            few_tile(b, t, W, X, t == FL_BF16 ? STORED : KEPT, n, g++, k0, k1, NULL, kept);
+        if (left > 2)
+            few_tile(b, t, W, 4, t == FL_BF16 ? STORED : KEPT, n, g, k0, k1, NULL, kept);
+        else if (left > 0)
+            few_tile(b, t, W, 2, t == FL_BF16 ? STORED : KEPT, n, g, k0, k1, NULL, kept);
+    } else if (left > 4) {
+        few_tile(b, t, W, X, STORED, n, g, k0, k1, next, kept);
+    } else if (left > 2) {
+        few_tile(b, t, W, 4, STORED, n, g, k0, k1, next, kept);
+    } else {
+        few_tile(b, t, W, 2, STORED, n, g, k0, k1, next, kept);
     }
 }
 
-FL_INLINE void few(const job *b, fl_dtype t)
+FL_INLINE void few(const job *b, fl_dtype t, vi *kept)
 {
-    for (int64_t n = b->n0; n < b->n1; n += W) {
-        for (int64_t g = 0; g * X < b->m; g++) {
-            if (b->m - g * X > 4)
-                few_tile(b, t, W, X, n, g);
-            else if (b->m - g * X > 2)
-                few_tile(b, t, W, 4, n, g);
+    int64_t width = b->x->width, nw = b->m == 1 && t == FL_MXFP4 ? ONE : W;
+    int64_t row = bytes_of(t, t == FL_Q8 ? fl_f8_blocks(width) * FL_Q8_BLOCK : width);
+    int64_t ahead = nw * row < FL_FEW_AHEAD ? FL_FEW_AHEAD : nw * row;
+    const unsigned char *end = (const unsigned char *)b->w->data + b->n1 * row;
+    for (int64_t n = b->n0; n < b->n1; n += nw) {
+        const unsigned char *next = (const unsigned char *)b->w->data + n * row + ahead;
+        if (next >= end)
+            next = NULL;
+        for (int64_t k0 = 0; k0 < width; k0 += PIECE) {
+            int64_t k1 = width - k0 < PIECE ? width : k0 + PIECE;
+            if (b->m > 1)
+                few_groups(b, t, n, k0, k1, next, kept);
+            else if (t == FL_MXFP4)
+                few_tile(b, t, ONE, 1, STORED, n, 0, k0, k1, next, kept);
             else
-                few_tile(b, t, W, 2, n, g);
+                few_tile(b, t, W, 1, STORED, n, 0, k0, k1, next, kept);
+            next = next ? next + nw * bytes_of(t, k1 - k0) : NULL;
         }
     }
 }
@@ -241,14 +281,10 @@ FL_INLINE void many(const job *b, fl_dtype t, vi *panel)
 
 FL_INLINE void mul(const job *b, fl_dtype t, vi *panel)
 {
-    if (b->m == 1) {
-        for (int64_t n = b->n0; n < b->n1; n += ONE)
-            few_tile(b, t, ONE, 1, n, 0);
-    } else if (b->m <= FEW * X) {
-        few(b, t);
-    } else {
+    if (b->m <= FEW * X)
+        few(b, t, panel);
+    else
         many(b, t, panel);
-    }
 }
 
 #define MUL_OF(TYPE)                                                                               \

@@ -6,6 +6,7 @@
  * are near the ends of float32, where it could, are left as they are. */
 #include "ops/cpu/q8.h"
 
+#include "ops/cpu/few.h"
 #include "ops/cpu/q8_codes.h"
 
 enum { CHUNK = FL_Q8_CHUNK, PIECE = FL_Q8_PIECE, GROUP = FL_MX_GROUP, GROUPS = CHUNK / GROUP };
@@ -199,9 +200,10 @@ FL_INLINE void clear(int nw, int nx, vf *acc)
         acc[a] = vf_zero();
 }
 
-FL_INLINE void few_tile(const job *b, int nw, int nx, int64_t n, int64_t m)
+/* next: what to fetch meanwhile, or NULL. */
+FL_INLINE void few_tile(const job *b, int nw, int nx, int64_t n, int64_t m, const uint8_t *next)
 {
-    int64_t chunks = fl_q8_chunks(b->x->width), ahead = nw * b->x->width / 2;
+    int64_t chunks = fl_q8_chunks(b->x->width);
     wrow w[FEW_ONE];
     const fl_q8_chunk *x[FEW_X];
     FL_UNROLL
@@ -216,10 +218,14 @@ FL_INLINE void few_tile(const job *b, int nw, int nx, int64_t n, int64_t m)
         for (int64_t c = c0; c < chunks && c < c0 + PIECE; c++) {
             vi code[4 * FEW_ONE];
             vf scale[FEW_ONE];
+            if (next) {
+                FL_UNROLL
+                for (int i = 0; i < nw * CHUNK / 2; i += FL_CACHE_LINE)
+                    __builtin_prefetch(next + i);
+                next += nw * CHUNK / 2;
+            }
             FL_UNROLL
-            for (int i = 0; i < nw; i++) { /* the same place of the next nw rows is fetched ahead */
-                __builtin_prefetch(w[i].data + c * (CHUNK / 2) + ahead);
-                __builtin_prefetch(w[i].data + c * (CHUNK / 2) + ahead + FL_CACHE_LINE);
+            for (int i = 0; i < nw; i++) {
                 rest r;
                 wrow from = chunk_at(b, w[i], c, &r);
                 decode(from.data, code + i, nw);
@@ -234,18 +240,25 @@ FL_INLINE void few_tile(const job *b, int nw, int nx, int64_t n, int64_t m)
     }
 }
 
+/* What to fetch while weight rows [n, n + nw) are consumed (few.c). */
+FL_INLINE const uint8_t *after(const job *b, int nw, int64_t n)
+{
+    int64_t row = b->x->width / 2, ahead = nw * row < FL_FEW_AHEAD ? FL_FEW_AHEAD : nw * row;
+    return n * row + ahead < b->n1 * row ? (const uint8_t *)b->w->data + n * row + ahead : NULL;
+}
+
 static void few_rows(const job *b)
 {
     for (int64_t n = b->n0; n < b->n1; n += FEW_ONE) {
         int64_t m = 0;
         for (; b->m - m > 2; m += FEW_X) {
             for (int64_t i = n; i < n + FEW_ONE && i < b->n1; i += FEW_W)
-                few_tile(b, FEW_W, FEW_X, i, m);
+                few_tile(b, FEW_W, FEW_X, i, m, m == 0 ? after(b, FEW_W, i) : NULL);
         }
         if (b->m - m == 2)
-            few_tile(b, FEW_ONE, 2, n, m);
+            few_tile(b, FEW_ONE, 2, n, m, m == 0 ? after(b, FEW_ONE, n) : NULL);
         else if (b->m - m == 1)
-            few_tile(b, FEW_ONE, 1, n, m);
+            few_tile(b, FEW_ONE, 1, n, m, m == 0 ? after(b, FEW_ONE, n) : NULL);
     }
 }
 

@@ -16,6 +16,7 @@
  *   vf_loadn(p, n) vf_storen(p, a, n)  the first n (0..16); the rest reads as 0, memory untouched
  *   vf_load_bf16(p) vf_loadn_bf16(p, n) vf_load_f16(p) vf_loadn_f16(p, n)   widened, exact
  *   vf_load_i8(p) vf_loadn_i8(p, n)    signed bytes
+ *   vi_load_u8(p)                      bytes
  *   vmx_table(scale) vmx_load(t, codes)  16 codes from 8 bytes, low nibble first
  *   vf_add vf_sub vf_mul vf_div vf_sqrt vf_neg vf_abs
  *   vf_fma(a, b, c)                    a * b + c, rounded once

@@ -109,6 +109,11 @@ FL_INLINE vf vf_load_i8(const int8_t *p)
     return (vf){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)),
                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(x, 8)))};
 }
+FL_INLINE vi vi_load_u8(const uint8_t *p)
+{
+    __m128i x = _mm_loadu_si128((const __m128i *)p);
+    return (vi){_mm256_cvtepu8_epi32(x), _mm256_cvtepu8_epi32(_mm_srli_si128(x, 8))};
+}
 FL_INLINE vf vf_from_f16(__m256i x)
 {
     return (vf){_mm256_cvtph_ps(_mm256_castsi256_si128(x)),

@@ -72,6 +72,10 @@ FL_INLINE vf vf_load_i8(const int8_t *p)
 {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
 }
+FL_INLINE vi vi_load_u8(const uint8_t *p)
+{
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+}
 FL_INLINE vf vf_from_f16(__m256i x)
 {
     return _mm512_cvtph_ps(x);

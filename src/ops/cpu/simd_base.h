@@ -116,6 +116,10 @@ FL_INLINE vf vf_load_i8(const int8_t *p)
 {
     return vf_loadn_i8(p, 16);
 }
+FL_INLINE vi vi_load_u8(const uint8_t *p)
+{
+    FL_EACH(vi, p[i]);
+}
 FL_INLINE vf vf_load_pairs(const int8_t *even, const int8_t *odd)
 {
     FL_EACH(vf, i % 2 ? odd[i / 2] : even[i / 2]);

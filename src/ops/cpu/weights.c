@@ -1,60 +1,17 @@
-/* weights.h in two forms.  A few rows: weight rows are streamed once, decoded in registers and
- * multiplied with up to FEW_X rows.  Many rows: a block of weight rows is decoded to float32 once
- * and multiplied with FL_WEIGHTS_X rows, tile by tile, along K in pieces that stay in the
- * first-level cache; between pieces the accumulators (16 lanes each) lie in scratch. */
-#include "ops/cpu/weights.h"
+/* weights.h for many rows; few.c has a few.  A block of weight rows is decoded to float32 once and
+ * multiplied with FL_WEIGHTS_X rows, tile by tile, along K in pieces that stay in the first-level
+ * cache; between pieces the accumulators (16 lanes each) lie in scratch. */
+#include "ops/cpu/few.h"
 
 #include "ops/cpu/weights_read.h"
 
-/* Tile sizes, weight rows by rows of x: accumulators and operands have to fit the register file.
- * FEW_*: tiles of vf, FEW_ONE of them with one row of x.  TW, TX: tiles of vp. */
+/* Tiles of vp, weight rows by rows of x: accumulators and operands have to fit the register file.
+ */
 #if defined(__AVX512F__)
-enum { FEW_W = 4, FEW_X = 4, FEW_ONE = 8, TW = 4, TX = 4 };
+enum { TW = 4, TX = 4 };
 #else
-enum { FEW_W = 2, FEW_X = 2, FEW_ONE = 4, TW = 2, TX = 6 };
+enum { TW = 2, TX = 6 };
 #endif
-enum { FEW = 12 }; /* rows of x from which decoding to scratch pays */
-
-/* ---- few rows ---- */
-
-/* acc[i * nx + j] += w[i] . x[j] lane by lane, over k elements.  The same place of the next nw rows
- * is fetched ahead: rows are too short for the processor to foresee where the next ones begin. */
-FL_INLINE void stream(fl_dtype t, int nw, int nx, const wrow *w, const float *const *x, int64_t k,
-                      vf *acc)
-{
-    int64_t at = 0, ahead = nw * bytes_of(t, k);
-    for (; at + 32 <= k; at += 32) { /* two vectors at a time share the scale of a group */
-        FL_UNROLL
-        for (int h = 0; h < 32; h += 16) {
-            vf wv[FEW_ONE];
-            FL_UNROLL
-            for (int i = 0; i < nw; i++)
-                wv[i] = load16(t, w[i], at + h);
-            if (bytes_of(t, at + h) % FL_CACHE_LINE == 0) {
-                FL_UNROLL
-                for (int i = 0; i < nw; i++)
-                    __builtin_prefetch(w[i].data + ahead + bytes_of(t, at + h));
-            }
-            FL_UNROLL
-            for (int j = 0; j < nx; j++) {
-                vf xv = vf_load(x[j] + at + h);
-                FL_UNROLL
-                for (int i = 0; i < nw; i++)
-                    acc[i * nx + j] = vf_fma(wv[i], xv, acc[i * nx + j]);
-            }
-        }
-    }
-    for (; at < k; at += 16) {
-        int n = k - at < 16 ? (int)(k - at) : 16;
-        FL_UNROLL
-        for (int i = 0; i < nw; i++) {
-            vf wv = load_rest(t, w[i], at, n);
-            FL_UNROLL
-            for (int j = 0; j < nx; j++)
-                acc[i * nx + j] = vf_fma(wv, vf_loadn(x[j] + at, n), acc[i * nx + j]);
-        }
-    }
-}
 
 FL_INLINE void sums(const vf *acc, int n, float *out)
 {
@@ -69,45 +26,6 @@ typedef struct job {
     const fl_row_list *x, *y;
     int64_t m;
 } job;
-
-/* Outputs [n, n + nw) x [m, m + nx), as far as they exist; what lies beyond is computed from the
- * last row again and dropped. */
-FL_INLINE void few_tile(const job *b, fl_dtype t, int nw, int nx, int64_t n, int64_t m)
-{
-    wrow w[FEW_ONE];
-    const float *x[FEW_X];
-    vf acc[FEW_W * FEW_X > FEW_ONE ? FEW_W * FEW_X : FEW_ONE];
-    float out[sizeof acc / sizeof *acc];
-    FL_UNROLL
-    for (int i = 0; i < nw; i++)
-        w[i] = row_at(b->w, t, n + i < b->n1 ? n + i : b->n1 - 1, 0);
-    FL_UNROLL
-    for (int j = 0; j < nx; j++)
-        x[j] = fl_list_row(b->x, m + j < b->m ? m + j : b->m - 1);
-    FL_UNROLL
-    for (int i = 0; i < nw * nx; i++)
-        acc[i] = vf_zero();
-    stream(t, nw, nx, w, x, b->w->shape[1], acc);
-    sums(acc, nw * nx, out);
-    for (int j = 0; j < nx && m + j < b->m; j++) {
-        float *y = fl_list_row(b->y, m + j) + (n - b->n0);
-        for (int i = 0; i < nw && n + i < b->n1; i++)
-            y[i] = out[i * nx + j];
-    }
-}
-
-FL_INLINE void few_rows(const job *b, fl_dtype t)
-{
-    if (b->m == 1) {
-        for (int64_t n = b->n0; n < b->n1; n += FEW_ONE)
-            few_tile(b, t, FEW_ONE, 1, n, 0);
-    } else {
-        for (int64_t n = b->n0; n < b->n1; n += FEW_W) {
-            for (int64_t m = 0; m < b->m; m += FEW_X)
-                few_tile(b, t, FEW_W, FEW_X, n, m);
-        }
-    }
-}
 
 /* ---- many rows ---- */
 
@@ -225,10 +143,7 @@ FL_INLINE void many_rows(const job *b, fl_dtype t, block *s)
     }                                                                                              \
     static void weights_##TYPE(const job *b, block *s)                                             \
     {                                                                                              \
-        if (b->m < FEW)                                                                            \
-            few_rows(b, FL_##TYPE);                                                                \
-        else                                                                                       \
-            many_rows(b, FL_##TYPE, s);                                                            \
+        many_rows(b, FL_##TYPE, s);                                                                \
     }
 WEIGHTS_OF(BF16)
 WEIGHTS_OF(F16)
@@ -265,7 +180,10 @@ void fl_weights_mul(const fl_tensor *w, int64_t n0, int64_t n1, const fl_row_lis
 {
     _Static_assert(sizeof(block) == FL_WEIGHTS_SCRATCH, "scratch holds one block");
     const job b = {w, n0, n1, x, y, m};
-    functions_of(w->dtype).mul(&b, scratch);
+    if (m < FL_FEW)
+        fl_few_mul(w, n0, n1, x, y, m);
+    else
+        functions_of(w->dtype).mul(&b, scratch);
 }
 
 void fl_weights_row(const fl_tensor *w, int64_t n, float *out)
