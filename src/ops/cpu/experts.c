@@ -5,6 +5,7 @@
  * fast   the same on 8-bit rows (q8.h, MXFP4 only), each phase after one that quantises its rows.
  */
 #include "ops/cpu/experts.h"
+#include "ops/cpu/few.h"
 #include "ops/cpu/q8.h"
 #include "ops/cpu/tile.h"
 
@@ -82,6 +83,17 @@ static int64_t columns(const room *m, int64_t n)
     return m->floats / n / BLOCK * BLOCK;
 }
 
+/* Asks for the first bytes of what is multiplied after the next product: rows from `row` on of
+ * input w of the call, of a group's expert.  No product sees the next one coming. */
+static void fetch(const job *b, int w, const fl_exp_group *g, int64_t row)
+{
+    const fl_tensor *t = &b->call->in[w].tensors[g->expert];
+    const unsigned char *p =
+        (const unsigned char *)t->data + row * t->shape[1] * fl_dtype_bits(t->dtype) / 8;
+    for (int i = 0; i < FL_FEW_AHEAD; i += FL_CACHE_LINE)
+        __builtin_prefetch(p + i);
+}
+
 /* y = W[expert] (input w of the call) times rows of z, for columns [from, to). */
 static void times_z(const job *b, int w, const fl_exp_group *g, int64_t from, int64_t to,
                     const fl_row_list *y)
@@ -101,7 +113,10 @@ static void hidden_of(const job *b, const fl_exp_group *g, int64_t from, int64_t
     const room *m = &b->room;
     int64_t width = to - from, inner = b->size.inner;
     const fl_row_list gate = {m->buffer, width, NULL}, up = {m->buffer + g->n * width, width, NULL};
+    fetch(b, FL_EXP_W3, g, from);
     times_z(b, FL_EXP_W1, g, from, to, &gate);
+    if (g + 1 < b->room.groups.group + b->room.groups.n)
+        fetch(b, FL_EXP_W1, g + 1, from);
     times_z(b, FL_EXP_W3, g, from, to, &up);
     for (int32_t i = 0; i < g->n; i++) {
         float *out = b->common.hidden + (g->first + i) * inner + from;
@@ -137,6 +152,8 @@ static void phase_out(const job *b)
             const fl_tensor *t = &b->call->in[FL_EXP_W2].tensors[group->expert];
             const fl_row_list x = {b->common.hidden + group->first * s->inner, s->inner, NULL};
             const fl_row_list y = {b->room.buffer, to - c, b->room.groups.pair + group->first};
+            if (g + 1 < b->room.groups.n)
+                fetch(b, FL_EXP_W2, group + 1, c);
             if (b->fast)
                 fl_q8_mul(t, c, to, &b->common.hidden8, NULL, group->first, &y, group->n,
                           b->room.weights);

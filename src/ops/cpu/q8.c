@@ -200,6 +200,24 @@ FL_INLINE void clear(int nw, int nx, vf *acc)
         acc[a] = vf_zero();
 }
 
+/* Chunk c of nw weight rows; acc[i * nx + j].  One row after the other, so that its codes need no
+ * more registers than there are.  whole: no chunk is filled up. */
+FL_INLINE void few_chunk(const job *b, int nw, int nx, bool whole, const wrow *w, int64_t c,
+                         const fl_q8_chunk *const *x, vf *acc)
+{
+    FL_UNROLL
+    for (int i = 0; i < nw; i++) {
+        rest r;
+        vi code[4];
+        wrow from = {w[i].data + c * (CHUNK / 2), w[i].scale + c * GROUPS};
+        if (!whole)
+            from = chunk_at(b, w[i], c, &r);
+        decode(from.data, code, 1);
+        vf scale = scales(from.scale);
+        add_chunk(1, nx, code, &scale, x, acc + i * nx);
+    }
+}
+
 /* next: what to fetch meanwhile, or NULL. */
 FL_INLINE void few_tile(const job *b, int nw, int nx, int64_t n, int64_t m, const uint8_t *next)
 {
@@ -213,30 +231,30 @@ FL_INLINE void few_tile(const job *b, int nw, int nx, int64_t n, int64_t m, cons
     for (int j = 0; j < nx; j++)
         x[j] = x_chunk(b, m + j, 0);
     for (int64_t c0 = 0; c0 < chunks; c0 += PIECE) {
-        vf acc[MOST];
+        vf acc[MOST], turned[MOST];
         clear(nw, nx, acc);
         for (int64_t c = c0; c < chunks && c < c0 + PIECE; c++) {
-            vi code[4 * FEW_ONE];
-            vf scale[FEW_ONE];
             if (next) {
                 FL_UNROLL
                 for (int i = 0; i < nw * CHUNK / 2; i += FL_CACHE_LINE)
                     __builtin_prefetch(next + i);
                 next += nw * CHUNK / 2;
             }
-            FL_UNROLL
-            for (int i = 0; i < nw; i++) {
-                rest r;
-                wrow from = chunk_at(b, w[i], c, &r);
-                decode(from.data, code + i, nw);
-                scale[i] = scales(from.scale);
-            }
-            add_chunk(nw, nx, code, scale, x, acc);
+            if ((c + 1) * CHUNK <= b->x->width)
+                few_chunk(b, nw, nx, true, w, c, x, acc);
+            else
+                few_chunk(b, nw, nx, false, w, c, x, acc);
             FL_UNROLL
             for (int j = 0; j < nx; j++)
                 x[j]++;
         }
-        put(b, nw, nx, n, m, c0 > 0, NULL, acc);
+        FL_UNROLL
+        for (int i = 0; i < nw; i++) {
+            FL_UNROLL
+            for (int j = 0; j < nx; j++)
+                turned[j * nw + i] = acc[i * nx + j];
+        }
+        put(b, nw, nx, n, m, c0 > 0, NULL, turned);
     }
 }
 
