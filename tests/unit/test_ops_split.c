@@ -3,7 +3,7 @@
 #include "support/cmocka_all.h"
 #include "support/kernels.h"
 
-#include <string.h>
+#include "base/mem.h"
 
 /* Weight rows of a node of several weights; together and alone far more than a worker's grain. */
 static const int64_t heights[] = {320, 160, 640, 96};
@@ -36,8 +36,9 @@ static int64_t share(tc *c, const fl_kernel *k, int thread, int n_threads)
                     .out = c->out,
                     .attr = c->attr};
     fl_worker w = {.n_threads = n_threads,
-                   .scratch = tc_alloc(c, per_worker + 1, 64),
-                   .shared = tc_alloc(c, common + 1, 64)};
+                   .scratch = fl_alloc_aligned(per_worker + 1, FL_CACHE_LINE),
+                   .shared = fl_alloc_aligned(common + 1, FL_CACHE_LINE)};
+    assert_true(w.scratch && w.shared);
     tc_reset(c);
     for (int phase = 0; phase + 1 < k->n_phases; phase++) {
         for (w.thread = 0; w.thread < n_threads; w.thread++)
@@ -45,6 +46,8 @@ static int64_t share(tc *c, const fl_kernel *k, int thread, int n_threads)
     }
     w.thread = thread;
     k->run(&call, &c->step, k->n_phases - 1, &w);
+    fl_free_aligned(w.scratch);
+    fl_free_aligned(w.shared);
     return written(c, 0);
 }
 
