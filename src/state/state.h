@@ -68,8 +68,8 @@ FL_MUST_CHECK fl_status fl_state_rollback(fl_state *st, fl_seq seq, int64_t n, i
 
 /* A sequence on disk: format version, model fingerprint, the specs, token ids, pages and slot, and
  * a checksum (docs/internals/state.md).  ids[pos] are the tokens that were run.  Written to
- * a file beside path, synced and renamed.  load refuses a damaged or foreign file with a reason; *ids is
- * allocated (fl_free). */
+ * a file beside path, synced and renamed.  load refuses a damaged or foreign file with a reason;
+ * *ids is allocated (fl_free). */
 FL_MUST_CHECK fl_status fl_state_save(const fl_state *st, fl_seq seq, uint64_t fingerprint,
                                       const int32_t *ids, const char *path, fl_error *err);
 FL_MUST_CHECK fl_status fl_state_load(fl_state *st, const char *path, uint64_t fingerprint,
