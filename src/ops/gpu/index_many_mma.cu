@@ -1,6 +1,6 @@
 /* Scores of index_select for many rows on wgmma (index_many.h).
  *
- * A block holds 128 keys as tiles of BF16 parts and goes through the rows, whose queries come as
+ * A block holds 192 keys as tiles of BF16 parts and goes through the rows, whose queries come as
  * tiles: 64 heads of one row, or 32 of each of two.  Sums are those of index_mma.cu, bit by bit:
  * the elements that are summed together stand in the places that its lanes have them in, and these
  * sums are added to a float32 in the same order. */
@@ -8,16 +8,19 @@
 
 #include "ops/gpu/tiles.h"
 
-enum { PLANES = 2, PARTS = 3, HELD = (int)GROUPS * (int)SIDE /* keys of a block */ };
+enum { PLANES = 2, PARTS = 3, SCORERS = 3 /* warpgroups, 64 keys each */ };
+enum { HELD = (int)SCORERS * (int)SIDE, SCORING = (int)SCORERS * (int)WGMMA_THREADS };
+enum { ALL_THREADS = (int)SCORING + (int)WGMMA_THREADS /* a warp of them brings */ };
+enum { MORE = 160, FEWER = 24 /* registers of those who multiply, and of those who bring */ };
 
 /* F: format of the keys; COLS: of 8 heads. */
 template <int F, int COLS> struct many {
     enum {
         KEY_PARTS = F == FL_F32 ? 3 : 1,
-        TOGETHER = 8 / COLS,                       /* rows of a tile of queries */
-        SUMS = F == FL_F32 ? 4 : 2,                /* of a plane */
-        STEPS = 4 / (int)SUMS,                     /* of 16 elements in one */
-        RING = PLANES * KEY_PARTS * GROUPS * TILE, /* after the keys */
+        TOGETHER = 8 / COLS,                        /* rows of a tile of queries */
+        SUMS = F == FL_F32 ? 4 : 2,                 /* of a plane */
+        STEPS = 4 / (int)SUMS,                      /* of 16 elements in one */
+        RING = PLANES * KEY_PARTS * SCORERS * TILE, /* after the keys */
         FIT = (MOST_SHARED - RING) / SLOT_BYTES,
         SLOTS = FIT < MOST_SLOTS ? FIT : MOST_SLOTS,
         BYTES = RING + SLOTS * SLOT_BYTES
@@ -96,8 +99,8 @@ static __device__ inline void stage_keys(const select_args &a, const gpu_seq &se
             for (int j = 0; j < 4; j++)
                 x[j] = 4 * lane + j < a.d ? cache_code<F>(key, 4 * lane + j) : 0;
         }
-        put_four<F, how::KEY_PARTS>(tiles + warp / 4 * TILE, how::KEY_PARTS * GROUPS * TILE,
-                                    GROUPS * TILE, warp % 4 * 16 + i, lane, x);
+        put_four<F, how::KEY_PARTS>(tiles + warp / 4 * TILE, how::KEY_PARTS * SCORERS * TILE,
+                                    SCORERS * TILE, warp % 4 * 16 + i, lane, x);
     }
     shared_written();
 }
@@ -117,7 +120,7 @@ static __device__ inline void start_sum(float sum[32], uint64_t key, const uint6
         for (int order = PARTS - 1; order >= 0; order--) { /* the least products first */
 #pragma unroll
             for (int k = 0; k <= order && k < how::KEY_PARTS; k++) {
-                wgmma_shared<SIDE>(sum, key + k * (GROUPS * TILE >> 4) + at, query[order - k] + at,
+                wgmma_shared<SIDE>(sum, key + k * (SCORERS * TILE >> 4) + at, query[order - k] + at,
                                    more);
                 more = true;
             }
@@ -126,34 +129,36 @@ static __device__ inline void start_sum(float sum[32], uint64_t key, const uint6
     wgmma_commit();
 }
 
-/* Whether any row of a group sees a key of this block, which begins at k0. */
+/* How many keys each row of a group sees; false: none of this block, which begins at k0. */
 template <int TOGETHER>
-static __device__ inline bool group_sees(const select_args &a, int64_t group, int64_t k0)
+static __device__ inline bool group_sees(const select_args &a, int64_t group, int64_t k0,
+                                         int64_t n[TOGETHER])
 {
     bool any = false;
 #pragma unroll
     for (int i = 0; i < TOGETHER; i++) {
         int64_t r = group * TOGETHER + i;
-        any = any || (r < a.rows && contest(a, r) > k0);
+        n[i] = r < a.rows ? contest(a, r) : 0;
+        any = any || n[i] > k0;
     }
     return any;
 }
 
-/* The scores of row r and this warp's 16 keys from k0 on; dot: the columns of the row. */
+/* The scores of row r, which sees n keys, and this warp's 16 keys from k0 on; dot: the columns of
+ * the row; weight: of this lane's heads. */
 template <int F, int COLS>
 static __device__ inline void write_scores(const select_args &a, const gpu_seq &seq, int64_t r,
-                                           int64_t k0, const float dot[4 * COLS])
+                                           int64_t n, int64_t k0, const float dot[4 * COLS],
+                                           const float2 weight[COLS])
 {
     int lane = threadIdx.x % GPU_LANES, g = lane / 4, t4 = lane % 4;
-    int64_t n = r < a.rows ? contest(a, r) : 0;
     if (k0 >= n)
         return;
     uint32_t *scores = a.score + r * a.pieces * PIECE;
-    const float *weight = weights_of(a, r);
     float score[2] = {}, trace[2] = {};
 #pragma unroll
     for (int i = 0; i < COLS; i++) {
-        float2 by = *(const float2 *)&weight[8 * i + 2 * t4];
+        float2 by = weight[i];
 #pragma unroll
         for (int j = 0; j < 2; j++) {
 #pragma unroll
@@ -184,38 +189,30 @@ static __device__ inline void write_scores(const select_args &a, const gpu_seq &
     }
 }
 
-/* Grid: 128 keys, shares of the rows. */
-template <int F, int COLS>
-static __global__ void __launch_bounds__(THREADS, 1) score_kernel(select_args a, int64_t n_keys)
+/* Those who multiply: warpgroup `group` has 64 of the keys. */
+template <int F, int COLS, int SLOTS>
+static __device__ inline void score_groups(const select_args &a, const gpu_seq &seq, int64_t k0,
+                                           int64_t begin, int64_t end, const unsigned char *keys,
+                                           ring<SLOTS> &r)
 {
     typedef many<F, COLS> how;
-    extern __shared__ __align__(1024) unsigned char room[];
-    ring<how::SLOTS> r = {room + how::RING, 0, 0, 0};
-    const gpu_seq seq = a.step.seqs[a.step.row_seq[a.row0]];
-    int64_t k0 = (int64_t)blockIdx.x * HELD, groups = (a.rows + how::TOGETHER - 1) / how::TOGETHER;
-    int64_t begin = groups * blockIdx.y / gridDim.y, end = groups * (blockIdx.y + 1) / gridDim.y;
-    if (threadIdx.x == 0)
-        r.make();
-    if (threadIdx.x < MEMBERS)
-        stage_keys<F, COLS>(a, seq, k0, n_keys, room);
-    __syncthreads();
-    if (threadIdx.x >= MEMBERS) {
-        for (int64_t i = begin; i < end && threadIdx.x == MEMBERS; i++) {
-            if (!group_sees<how::TOGETHER>(a, i, k0))
-                continue;
-            for (int tile = 0; tile < QUERY_TILES; tile++)
-                r.bring(queries_of(a, i) + tile * TILE);
-        }
-        return;
-    }
-    int group = threadIdx.x / WGMMA_THREADS, warp = threadIdx.x / GPU_LANES;
+    int group = threadIdx.x / WGMMA_THREADS, warp = threadIdx.x / GPU_LANES, t4 = threadIdx.x % 4;
     for (int64_t i = begin; i < end; i++) {
         float dot[32] = {}, sum[2][32];
-        if (!group_sees<how::TOGETHER>(a, i, k0))
+        float2 weight[how::TOGETHER][COLS];
+        int64_t n[how::TOGETHER];
+        if (!group_sees<how::TOGETHER>(a, i, k0, n))
             continue;
+#pragma unroll
+        for (int t = 0; t < how::TOGETHER; t++) {
+            int64_t row = min(i * how::TOGETHER + t, a.rows - 1);
+#pragma unroll
+            for (int j = 0; j < COLS; j++)
+                weight[t][j] = *(const float2 *)&weights_of(a, row)[8 * j + 2 * t4];
+        }
         for (int plane = 0; plane < PLANES; plane++) {
             uint64_t query[PARTS];
-            uint64_t key = wgmma_vectors(room + (plane * how::KEY_PARTS * GROUPS + group) * TILE);
+            uint64_t key = wgmma_vectors(keys + (plane * how::KEY_PARTS * SCORERS + group) * TILE);
 #pragma unroll
             for (int p = 0; p < PARTS; p++) {
                 r.wait();
@@ -238,8 +235,38 @@ static __global__ void __launch_bounds__(THREADS, 1) score_kernel(select_args a,
         }
 #pragma unroll
         for (int t = 0; t < how::TOGETHER; t++)
-            write_scores<F, COLS>(a, seq, i * how::TOGETHER + t, k0 + warp * 16,
-                                  dot + 4 * COLS * t);
+            write_scores<F, COLS>(a, seq, i * how::TOGETHER + t, n[t], k0 + warp * 16,
+                                  dot + 4 * COLS * t, weight[t]);
+    }
+}
+
+/* Grid: HELD keys, shares of the rows. */
+template <int F, int COLS>
+static __global__ void __launch_bounds__(ALL_THREADS, 1) score_kernel(select_args a, int64_t n_keys)
+{
+    typedef many<F, COLS> how;
+    extern __shared__ __align__(1024) unsigned char room[];
+    ring<how::SLOTS> r = {room + how::RING, 0, 0, 0};
+    const gpu_seq seq = a.step.seqs[a.step.row_seq[a.row0]];
+    int64_t k0 = (int64_t)blockIdx.x * HELD, groups = (a.rows + how::TOGETHER - 1) / how::TOGETHER;
+    int64_t begin = groups * blockIdx.y / gridDim.y, end = groups * (blockIdx.y + 1) / gridDim.y;
+    if (threadIdx.x == 0)
+        r.make(SCORING / (int)GPU_LANES);
+    if (threadIdx.x < SCORING)
+        stage_keys<F, COLS>(a, seq, k0, n_keys, room);
+    __syncthreads();
+    if (threadIdx.x < SCORING) {
+        more_registers<MORE>();
+        score_groups<F, COLS>(a, seq, k0, begin, end, room, r);
+    } else {
+        fewer_registers<FEWER>();
+        int64_t n[how::TOGETHER];
+        for (int64_t i = begin; i < end && threadIdx.x == SCORING; i++) {
+            if (!group_sees<how::TOGETHER>(a, i, k0, n))
+                continue;
+            for (int tile = 0; tile < QUERY_TILES; tile++)
+                r.bring(queries_of(a, i) + tile * TILE);
+        }
     }
 }
 
@@ -253,7 +280,7 @@ template <int F, int COLS> static void score(const select_args &a, int64_t n_key
     lay_kernel<F, COLS><<<(unsigned)a.rows, SELECT_THREADS, 0, q->stream>>>(a);
     gpu_allow_shared(q, score_kernel<F, COLS>, how::BYTES);
     score_kernel<F, COLS>
-        <<<dim3(blocks, (unsigned)gpu_min(shares, groups)), THREADS, how::BYTES, q->stream>>>(
+        <<<dim3(blocks, (unsigned)gpu_min(shares, groups)), ALL_THREADS, how::BYTES, q->stream>>>(
             a, n_keys);
 }
 

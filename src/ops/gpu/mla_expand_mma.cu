@@ -42,7 +42,8 @@ template <int PARTS> struct expand_room {
     enum {
         PLANE = 2 * (int)TILE, /* of weights */
         OUT = (int)EXPAND_LATENT / (int)SIDE * (int)PLANE,
-        OUT_BYTES = PARTS * (int)TILE, /* of a warpgroup: half of what it makes of a block */
+        OUTS = PARTS > 1 ? 2 : 1, /* tiles of a warpgroup on their way to memory */
+        OUT_BYTES = OUTS * (int)TILE,
         RINGS = OUT + GROUPS * OUT_BYTES,
         FIT = (MOST_SHARED - RINGS) / (GROUPS * SLOT_BYTES),
         SLOTS = FIT < MOST_SLOTS ? FIT : MOST_SLOTS,
@@ -118,33 +119,37 @@ static __device__ inline void expand_block(const mla_expand &e, const unsigned c
         r.template settle<0, 1>();
 }
 
-/* Half of what a warpgroup made becomes tiles: of keys as it is, of values transposed. */
-template <int PARTS>
-static __device__ inline void put_half(const float acc[32], bool transposed, unsigned char *tile)
+/* Of what a warpgroup made, half of the elements, as they are left: the next part becomes a tile,
+ * of keys as it is, of values transposed. */
+template <bool MORE_PARTS>
+static __device__ inline void put_part(float left[32], bool transposed, unsigned char *tile)
 {
     int lane = threadIdx.x % GPU_LANES, warp = threadIdx.x / GPU_LANES % 4;
-    if (!transposed) {
+    uint32_t pair[16];
 #pragma unroll
-        for (int i = 0; i < 16; i++)
-            put_pair<PARTS>(tile,
-                            tile_at(warp * 16 + lane / 4 + i % 2 * 8, i / 2 * 8 + 2 * (lane % 4)),
-                            acc[2 * i], acc[2 * i + 1]);
+    for (int i = 0; i < 16; i++) {
+        float &x = left[2 * i], &y = left[2 * i + 1];
+        if constexpr (MORE_PARTS) {
+            uint32_t a = __float_as_uint(x), b = __float_as_uint(y);
+            pair[i] = __byte_perm(a, b, 0x7632);
+            x -= __uint_as_float(a & 0xffff0000);
+            y -= __uint_as_float(b & 0xffff0000);
+        } else {
+            pair_parts<1>(x, y, &pair[i]);
+        }
+    }
+    if (transposed) { /* matrices of 8 by 8: two of elements, for each two of positions */
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            store_transposed(
+                tile + tile_at(16 * j + lane / 16 * 8 + lane % 8, warp * 16 + lane / 8 % 2 * 8),
+                &pair[4 * j]);
         return;
     }
 #pragma unroll
-    for (int j = 0; j < 4;
-         j++) { /* matrices of 8 by 8: two of elements, for each two of positions */
-        uint32_t m[4][PARTS];
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            pair_parts<PARTS>(acc[8 * j + 2 * i], acc[8 * j + 2 * i + 1], m[i]);
-        int at = tile_at(16 * j + lane / 16 * 8 + lane % 8, warp * 16 + lane / 8 % 2 * 8);
-#pragma unroll
-        for (int p = 0; p < PARTS; p++) {
-            const uint32_t one[4] = {m[0][p], m[1][p], m[2][p], m[3][p]};
-            store_transposed(tile + p * TILE + at, one);
-        }
-    }
+    for (int i = 0; i < 16; i++)
+        *(uint32_t *)(tile + tile_at(warp * 16 + lane / 4 + i % 2 * 8,
+                                     i / 2 * 8 + 2 * (lane % 4))) = pair[i];
 }
 
 /* Grid: shares of the window, keys or values, heads. */
@@ -180,15 +185,16 @@ static __global__ void __launch_bounds__(THREADS, 1) expand_kernel(mla_expand e)
         expand_block<CACHED, PARTS>(e, room, r, acc);
         unsigned char *to = e.own + (((int64_t)head * e.blocks + b) * 4 + kind * 2) * PARTS * TILE;
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
+        for (int i = 0; i < 2 * PARTS; i++) { /* the parts of the first half, then of the second */
+            unsigned char *tile = out + i % in::OUTS * TILE;
             if (leader)
-                bulk_stores_read();
+                bulk_stores_read<in::OUTS - 1>();
             warps_meet(1 + group, WGMMA_THREADS);
-            put_half<PARTS>(acc + 32 * half, kind, out);
+            put_part<(PARTS > 1)>(acc + i / PARTS * 32, kind, tile);
             shared_written();
             warps_meet(1 + group, WGMMA_THREADS);
             if (leader)
-                bulk_store(to + half * PARTS * TILE, out, PARTS * TILE);
+                bulk_store(to + i * TILE, tile, TILE);
         }
     }
     if (leader)

@@ -102,10 +102,10 @@ static __device__ inline void bulk_store(void *to, const void *from, uint32_t by
               : "memory");
 }
 
-/* This thread's bulk stores have read what they store. */
-static __device__ inline void bulk_stores_read(void)
+/* This thread's bulk stores, but for the last N, have read what they store. */
+template <int N = 0> static __device__ inline void bulk_stores_read(void)
 {
-    WGMMA_ASM("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    WGMMA_ASM("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
 }
 
 /* They are also seen by whoever comes after the kernel. */
