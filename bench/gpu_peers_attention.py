@@ -4,25 +4,24 @@
     python3 bench/gpu_peers_attention.py
 
 Latent attention as two matrix products and a softmax, and as scaled_dot_product_attention where it
-takes the sizes; scores and choice of the indexer as products and torch.topk.  Medians of 21 runs
-between two events, on random data."""
+takes the sizes; scores and choice of the indexer as products and torch.topk.  Medians of 21 runs, or
+as many as half a second has, between two events, on random data."""
 import torch
 
 RUNS = 21
 
 
 def measure(call):
-    for _ in range(3):
-        call()
+    call()
     times = []
-    for _ in range(RUNS):
+    while len(times) < RUNS and sum(times) < 5e5:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         call()
         end.record()
         end.synchronize()
         times.append(begin.elapsed_time(end) * 1e3)
-    return sorted(times)[RUNS // 2]
+    return sorted(times)[len(times) // 2]
 
 
 def report(name, call):
@@ -96,7 +95,8 @@ def main():
             attention(dtype, 1, 96, keys)
         attention(dtype, 256, 96, 4096)
         for rows, keys in ((256, 4096), (512, 4096), (512, 32768), (512, 131072)):
-            expanded(dtype, rows, 96, keys)
+            if dtype == torch.bfloat16 or keys < 131072:  # torch 2.11: an illegal access
+                expanded(dtype, rows, 96, keys)
         selected(dtype, 96, 1 << 20, 2048)
         for keys in (4096, 32768, 131072, 1 << 20):
             indexer(dtype, 1, 32, keys)
