@@ -3,7 +3,7 @@
  * first-level cache.  Lines are asked for ahead in the order in which they lie, as in few.c.  More
  * rows: a panel of weight rows is brought to BF16
  * once, in the order in which tiles read it, and multiplied group by group while the next panel is
- * fetched.  A piece of a group lies in the first-level cache, a panel in the second. */
+ * filled.  A piece of a group lies in the first-level cache, two panels in the second. */
 #include "ops/cpu/bf16.h"
 #include "ops/cpu/few.h"
 
@@ -16,6 +16,8 @@
  * long to decode: with one row of x ONE of them keep the processor busy. */
 enum { FEW = 3 }; /* groups up to which the first form is faster */
 enum { X = FL_BF16_X, W = 4, ONE = 8, STEP = FL_BF16_STEP, PIECE = FL_BF16_PIECE };
+/* Vectors that are brought to BF16 at a time, and how many shares ahead they are asked for. */
+enum { UNIT = 16, AHEAD = 4 };
 
 /* Row by row, since more than 16 in one loop would not be unrolled. */
 FL_INLINE void clear(int nw, int nx, vf *acc)
@@ -207,47 +209,106 @@ FL_INLINE void few(const job *b, fl_dtype t, vi *kept)
 
 /* ---- more rows ---- */
 
-/* Brings a piece of weight rows [n, n + FL_BF16_PANEL) to BF16: four rows by four, step by step. */
-FL_INLINE void fill(const job *b, fl_dtype t, int64_t n, int64_t k0, int64_t k1, vi *panel)
+/* A piece of weight rows [n, n + rows), elements [k0, k1): what a panel holds, four rows by four,
+ * step by step.  No rows: there is nothing left. */
+typedef struct place {
+    int64_t n, rows, k0, k1;
+} place;
+
+static place place_at(const job *b, int64_t n, int64_t k0)
 {
-    int64_t steps = fl_bf16_steps(k1 - k0);
-    for (int64_t r = 0; r < FL_BF16_PANEL && n + r < b->n1 + W - 1; r++) {
-        wrow w = weight_at(b, t, n + r);
-        vi *out = panel + r / W * W * steps + r % W;
-        for (int64_t k = k0; k < k1; k += STEP, out += W)
-            *out = load32(t, w, k, k1 - k);
-    }
+    int64_t width = b->x->width, rows = b->n1 - n < FL_BF16_PANEL ? b->n1 - n : FL_BF16_PANEL;
+    return (place){n, rows > 0 ? rows : 0, k0, width - k0 < PIECE ? width : k0 + PIECE};
 }
 
-/* Asks for the bytes that fill will read: part `part` of `parts`. */
-FL_INLINE void fetch(const job *b, fl_dtype t, int64_t n, int64_t k0, int64_t part, int64_t parts)
+static place place_after(const job *b, const place *p)
 {
-    int64_t k = b->x->width - k0 < PIECE ? b->x->width - k0 : PIECE;
-    for (int64_t r = FL_BF16_PANEL * part / parts; r < FL_BF16_PANEL * (part + 1) / parts; r++) {
-        const unsigned char *p = weight_at(b, t, n + r).data + bytes_of(t, k0);
-        for (int64_t i = 0; i < bytes_of(t, k); i += FL_CACHE_LINE)
-            __builtin_prefetch(p + i, 0, 2);
+    return p->k1 < b->x->width ? place_at(b, p->n, p->k1) : place_at(b, p->n + FL_BF16_PANEL, 0);
+}
+
+/* A share of a panel: UNIT vectors of row r from vector s on, or the end of a row. */
+typedef struct share {
+    int64_t r, s;
+} share;
+
+typedef struct filling {
+    place p;
+    int64_t steps, rows; /* vectors of a row; rows: whole tiles */
+    vi *panel;
+    share next, fetched; /* to be filled, to be asked for */
+} filling;
+
+static int64_t shares(const filling *f)
+{
+    return f->rows * ((f->steps + UNIT - 1) / UNIT);
+}
+
+FL_INLINE void advance(const filling *f, share *at)
+{
+    at->s += UNIT;
+    if (at->s >= f->steps)
+        *at = (share){at->r + 1, 0};
+}
+
+/* Asks for the bytes of a share. */
+FL_INLINE void fetch(const job *b, fl_dtype t, filling *f)
+{
+    const unsigned char *from =
+        weight_at(b, t, f->p.n + f->fetched.r).data + bytes_of(t, f->p.k0 + f->fetched.s * STEP);
+    FL_UNROLL
+    for (int64_t i = 0; i < bytes_of(t, UNIT * STEP); i += FL_CACHE_LINE)
+        __builtin_prefetch(from + i, 0, 2);
+    advance(f, &f->fetched);
+}
+
+/* Brings a share to BF16. */
+FL_INLINE void fill(const job *b, fl_dtype t, filling *f)
+{
+    wrow w = weight_at(b, t, f->p.n + f->next.r);
+    vi *out = f->panel + f->next.r / W * W * f->steps + f->next.s * W + f->next.r % W;
+    int64_t k = f->p.k0 + f->next.s * STEP;
+    fetch(b, t, f);
+    if (k + UNIT * STEP <= f->p.k1) {
+        FL_UNROLL
+        for (int64_t i = 0; i < UNIT; i++)
+            out[i * W] = load32(t, w, k + i * STEP, STEP);
+    } else {
+        for (; k < f->p.k1; k += STEP, out += W)
+            *out = load32(t, w, k, f->p.k1 - k);
     }
+    advance(f, &f->next);
+}
+
+FL_INLINE filling filling_of(const job *b, fl_dtype t, const place *p, vi *panel)
+{
+    filling f = {.p = *p, .steps = fl_bf16_steps(p->k1 - p->k0), .panel = panel};
+    f.rows = (p->rows + W - 1) / W * W;
+    for (int i = 0; i < AHEAD && p->rows; i++)
+        fetch(b, t, &f);
+    return f;
 }
 
 /* Asks for the outputs of a group in a panel: rows of y lie a power of two apart more often than
  * not, and then no cache keeps them from panel to panel. */
-FL_INLINE void fetch_outputs(const job *b, int64_t n, int64_t rows, int64_t m)
+FL_INLINE void fetch_outputs(const job *b, const place *p, int64_t m)
 {
     for (int64_t j = m; j < m + X && j < b->m; j++) {
-        const float *y = fl_list_row(b->y, j) + (n - b->n0);
-        for (int64_t i = 0; i < rows; i += FL_CACHE_LINE / 4)
+        const float *y = fl_list_row(b->y, j) + (p->n - b->n0);
+        for (int64_t i = 0; i < p->rows; i += FL_CACHE_LINE / 4)
             __builtin_prefetch(y + i, 1);
     }
 }
 
-/* Outputs [m, m + X) x [n, n + W) from a piece of both. */
-static void tile(const job *b, const vi *w, const uint16_t *x, int64_t steps, int64_t n, int64_t m,
-                 bool add)
+/* Outputs [m, m + X) x [n, n + W) from a piece of both.  A line of every step of `next`, the group
+ * that comes next, is asked for: all rows of x together are too large for the second-level cache.
+ */
+static void tile(const job *b, const vi *w, const uint16_t *x, const uint16_t *next, int64_t steps,
+                 int64_t n, int64_t m, bool add)
 {
     vf acc[W * X];
     clear(W, X, acc);
-    for (int64_t s = 0; s < steps; s++, w += W, x += X * STEP) {
+    for (int64_t s = 0; s < steps; s++, w += W, x += X * STEP, next += X * STEP) {
+        __builtin_prefetch(next, 0, 2);
         FL_UNROLL
         for (int j = 0; j < X; j++) {
             vi xv = _mm512_load_si512(x + j * STEP);
@@ -259,23 +320,35 @@ static void tile(const job *b, const vi *w, const uint16_t *x, int64_t steps, in
     put(b, W, X, n, m, add, acc);
 }
 
-FL_INLINE void many(const job *b, fl_dtype t, vi *panel)
+/* All rows of x against a panel.  The next one is filled between the tiles, a little each time, so
+ * that its bytes are long there when they are read and bringing them to BF16 hides among products.
+ */
+FL_INLINE void many(const job *b, fl_dtype t, vi *now, vi *next)
 {
-    int64_t width = b->x->width, groups = fl_bf16_groups(b->m);
-    for (int64_t n = b->n0; n < b->n1; n += FL_BF16_PANEL) {
-        int64_t rows = b->n1 - n < FL_BF16_PANEL ? b->n1 - n : FL_BF16_PANEL;
-        for (int64_t k0 = 0; k0 < width; k0 += PIECE) {
-            int64_t k1 = width - k0 < PIECE ? width : k0 + PIECE, steps = fl_bf16_steps(k1 - k0);
-            int64_t next_n = k1 < width ? n : n + FL_BF16_PANEL, next_k = k1 < width ? k1 : 0;
-            fill(b, t, n, k0, k1, panel);
-            for (int64_t g = 0; g < groups; g++) {
-                fetch_outputs(b, n, rows, g * X);
-                if (next_n < b->n1)
-                    fetch(b, t, next_n, next_k, g, groups);
-                for (int64_t i = 0; i < rows; i += W)
-                    tile(b, panel + i * steps, group_at(b, g, k0), steps, n + i, g * X, k0 > 0);
+    int64_t groups = fl_bf16_groups(b->m);
+    place p = place_at(b, b->n0, 0);
+    filling f = filling_of(b, t, &p, now);
+    for (int64_t i = shares(&f); i > 0; i--)
+        fill(b, t, &f);
+    while (p.rows) {
+        int64_t steps = fl_bf16_steps(p.k1 - p.k0);
+        const place q = place_after(b, &p);
+        f = filling_of(b, t, &q, next);
+        int64_t tiles = groups * ((p.rows + W - 1) / W), todo = shares(&f), due = 0;
+        for (int64_t g = 0; g < groups; g++) {
+            fetch_outputs(b, &p, g * X);
+            for (int64_t i = 0; i < p.rows; i += W) {
+                for (due += todo; due >= tiles; due -= tiles)
+                    fill(b, t, &f);
+                const uint16_t *ahead = group_at(b, g + 1 < groups ? g + 1 : 0, p.k0);
+                tile(b, now + i * steps, group_at(b, g, p.k0), ahead + i / W % X * STEP, steps,
+                     p.n + i, g * X, p.k0 > 0);
             }
         }
+        vi *filled = next;
+        next = now;
+        now = filled;
+        p = q;
     }
 }
 
@@ -284,7 +357,7 @@ FL_INLINE void mul(const job *b, fl_dtype t, vi *panel)
     if (b->m <= FEW * X)
         few(b, t, panel);
     else
-        many(b, t, panel);
+        many(b, t, panel, panel + FL_BF16_PANEL * PIECE / STEP);
 }
 
 #define MUL_OF(TYPE)                                                                               \

@@ -17,8 +17,8 @@ enum {
     FL_BF16_STEP = 32,    /* elements of one instruction */
     FL_BF16_PIECE = 2048, /* elements of a piece */
     FL_BF16_PANEL = 32,   /* weight rows that are multiplied with all rows of x */
-    /* Bytes of scratch fl_bf16_mul needs. */
-    FL_BF16_SCRATCH = FL_BF16_PANEL * FL_BF16_PIECE * 2
+    /* Bytes of scratch fl_bf16_mul needs: two panels. */
+    FL_BF16_SCRATCH = 2 * FL_BF16_PANEL * FL_BF16_PIECE * 2
 };
 
 /* Rounded rows, in groups of FL_BF16_X: group by group, step by step, row by row.  The last group

@@ -1,6 +1,6 @@
 /* q8.h in two forms.  A few rows: weight rows are streamed once, decoded in registers.  Many rows:
  * a panel of weight rows is decoded to bytes once and multiplied with all rows of x while the next
- * panel is fetched.  Where the exponents of a weight row differ by at most three, which is nearly
+ * panel is decoded.  Where the exponents of a weight row differ by at most three, which is nearly
  * always, a panel takes the differences up (q8_codes.h): what remains of the scales of the row is
  * one factor for its sum.  That changes no bit, since factors are powers of two: rows whose scales
  * are near the ends of float32, where it could, are left as they are. */
@@ -19,7 +19,8 @@ enum { FEW_W = 2, FEW_X = 4, FEW_ONE = 4, W = 4, X = 3 };
 #else
 enum { FEW_W = 2, FEW_X = 2, FEW_ONE = 2, W = 2, X = 2 };
 #endif
-enum { MOST = 12, FEW = 9 }; /* accumulators of a tile; rows of x from which a panel pays */
+/* Accumulators of a tile; rows of x from which a panel pays; rows of a panel asked for ahead. */
+enum { MOST = 12, FEW = 9, AHEAD = 4 };
 
 /* ---- quantising ---- */
 
@@ -287,6 +288,7 @@ typedef struct strip {
     vi code[PIECE][4][W];
     vf scale[PIECE][W]; /* unless folded */
     float by[W];        /* folded: 2^(least exponent) of a row */
+    uint8_t least[W];
     bool folded;
 } strip;
 
@@ -328,32 +330,67 @@ static bool foldable(const job *b, int64_t n, int64_t c0, int64_t c1, uint8_t *l
 }
 #endif
 
-/* Decodes chunks [c0, c1) of W weight rows from n on.  tame: folding is allowed. */
-static void fill(const job *b, int64_t n, int64_t c0, int64_t c1, bool tame, strip *s)
+/* What a panel holds: chunks [c0, c1) of weight rows [n, n + rows).  No rows: nothing is left. */
+typedef struct place {
+    int64_t n, rows, c0, c1;
+    bool tame; /* folding is allowed */
+} place;
+
+static place place_at(const job *b, int64_t n, int64_t c0, bool tame)
 {
-    rest r;
-    s->folded = false;
+    int64_t chunks = fl_q8_chunks(b->x->width), rows = b->n1 - n < FL_Q8_W ? b->n1 - n : FL_Q8_W;
+    return (place){n, rows > 0 ? rows : 0, c0, chunks - c0 < PIECE ? chunks : c0 + PIECE, tame};
+}
+
+static place place_after(const job *b, const place *p)
+{
+    return p->c1 < fl_q8_chunks(b->x->width) ? place_at(b, p->n, p->c1, p->tame)
+                                             : place_at(b, p->n + FL_Q8_W, 0, p->tame);
+}
+
+/* Rows of a panel, in whole tiles. */
+static int64_t panel_rows(const place *p)
+{
+    return (p->rows + W - 1) / W * W;
+}
+
+/* Asks for row r of a panel, which will be decoded soon. */
+static void fetch(const job *b, const place *p, int64_t r)
+{
+    wrow w = row_at(b, p->n + r, p->c0);
+    for (int64_t i = 0; i < (p->c1 - p->c0) * (CHUNK / 2); i += FL_CACHE_LINE)
+        __builtin_prefetch(w.data + i);
+    for (int64_t i = 0; i < (p->c1 - p->c0) * GROUPS; i += FL_CACHE_LINE)
+        __builtin_prefetch(w.scale + i);
+}
+
+/* Decodes row r of a panel, in ascending order. */
+static void fill(const job *b, const place *p, int64_t r, panel *to)
+{
+    strip *s = &to->strip[r / W];
+    int i = (int)(r % W);
+    wrow w = row_at(b, p->n + r, 0);
+    rest left;
+    if (r + AHEAD < panel_rows(p))
+        fetch(b, p, r + AHEAD);
 #if defined(FL_Q8_FOLDS)
-    uint8_t least[W];
-    s->folded = tame && foldable(b, n, c0, c1, least);
-    for (int i = 0; s->folded && i < W; i++) {
-        wrow w = row_at(b, n + i, 0);
-        for (int64_t c = c0; c < c1; c++) {
-            wrow from = chunk_at(b, w, c, &r);
-            decode_folded(from.data, from.scale, least[i], &s->code[c - c0][0][i], W);
+    if (i == 0)
+        s->folded = p->tame && foldable(b, p->n + r, p->c0, p->c1, s->least);
+    if (s->folded) {
+        for (int64_t c = p->c0; c < p->c1; c++) {
+            wrow from = chunk_at(b, w, c, &left);
+            decode_folded(from.data, from.scale, s->least[i], &s->code[c - p->c0][0][i], W);
         }
-        s->by[i] = fl_e8m0_to_f32(least[i]);
+        s->by[i] = fl_e8m0_to_f32(s->least[i]);
+        return;
     }
 #else
-    (void)tame;
+    s->folded = false;
 #endif
-    for (int i = 0; !s->folded && i < W; i++) {
-        wrow w = row_at(b, n + i, 0);
-        for (int64_t c = c0; c < c1; c++) {
-            wrow from = chunk_at(b, w, c, &r);
-            decode(from.data, &s->code[c - c0][0][i], W);
-            s->scale[c - c0][i] = scales(from.scale);
-        }
+    for (int64_t c = p->c0; c < p->c1; c++) {
+        wrow from = chunk_at(b, w, c, &left);
+        decode(from.data, &s->code[c - p->c0][0][i], W);
+        s->scale[c - p->c0][i] = scales(from.scale);
     }
 }
 
@@ -389,48 +426,42 @@ static void folded_tile(const job *b, const strip *s, int64_t n, int64_t m, int6
 #endif
 }
 
-/* Asks for part `part` of `parts` of the panel from row n on, which is read next. */
-static void fetch(const job *b, int64_t n, int64_t part, int64_t parts)
+/* All rows of x against a panel; meanwhile the next one is decoded, a row at a time, so that its
+ * bytes are there when they are read and decoding hides among products. */
+static void many_rows(const job *b, panel *now, panel *next)
 {
-    int64_t bytes = b->x->width / 2 < PIECE * CHUNK / 2 ? b->x->width / 2 : PIECE * CHUNK / 2;
-    for (int64_t r = FL_Q8_W * part / parts; r < FL_Q8_W * (part + 1) / parts; r++) {
-        const uint8_t *p = row_at(b, n + r, 0).data;
-        for (int64_t i = 0; i < bytes; i += FL_CACHE_LINE)
-            __builtin_prefetch(p + i, 0, 2);
-    }
-}
-
-static void many_rows(const job *b, panel *p)
-{
-    int64_t chunks = fl_q8_chunks(b->x->width), tiles = (b->m + X - 1) / X;
+    int64_t tiles = (b->m + X - 1) / X;
     bool tame = true;
     for (int64_t i = 0; i < b->m; i++)
         tame &= b->x->tame[x_row(b, i)];
-    for (int64_t n = b->n0; n < b->n1; n += FL_Q8_W) {
-        int64_t rows = b->n1 - n < FL_Q8_W ? b->n1 - n : FL_Q8_W;
-        for (int64_t c0 = 0; c0 < chunks; c0 += PIECE) {
-            int64_t c1 = chunks - c0 < PIECE ? chunks : c0 + PIECE;
-            for (int64_t i = 0; i < rows; i += W)
-                fill(b, n + i, c0, c1, tame, &p->strip[i / W]);
-            for (int64_t t = 0; t < tiles; t++) {
-                if (c1 == chunks && n + FL_Q8_W < b->n1)
-                    fetch(b, n + FL_Q8_W, t, tiles);
-                for (int64_t i = 0; i < rows; i += W) {
-                    const strip *s = &p->strip[i / W];
-                    (s->folded ? folded_tile : plain_tile)(b, s, n + i, t * X, c0, c1);
-                }
+    place p = place_at(b, b->n0, 0, tame);
+    for (int64_t r = 0; r < panel_rows(&p); r++)
+        fill(b, &p, r, now);
+    while (p.rows) {
+        const place q = place_after(b, &p);
+        int64_t todo = panel_rows(&q), filled = 0;
+        for (int64_t t = 0; t < tiles; t++) {
+            for (int64_t i = 0; i < p.rows; i += W) {
+                const strip *s = &now->strip[i / W];
+                (s->folded ? folded_tile : plain_tile)(b, s, p.n + i, t * X, p.c0, p.c1);
             }
+            for (; filled < todo * (t + 1) / tiles; filled++)
+                fill(b, &q, filled, next);
         }
+        panel *done = now;
+        now = next;
+        next = done;
+        p = q;
     }
 }
 
 void fl_q8_mul(const fl_tensor *w, int64_t n0, int64_t n1, const fl_q8 *x, const int32_t *index,
                int64_t first, const fl_row_list *y, int64_t m, void *scratch)
 {
-    _Static_assert(sizeof(panel) <= FL_Q8_SCRATCH, "scratch holds a panel");
+    _Static_assert(2 * sizeof(panel) <= FL_Q8_SCRATCH, "scratch holds two panels");
     const job b = {w, n0, n1, m, x, index, first, y};
     if (m < FEW)
         few_rows(&b);
     else
-        many_rows(&b, scratch);
+        many_rows(&b, scratch, (panel *)scratch + 1);
 }

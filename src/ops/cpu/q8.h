@@ -18,8 +18,8 @@ enum {
     FL_Q8_CHUNK = 256,
     FL_Q8_W = 16,     /* weight rows decoded at a time: the best grain to share out */
     FL_Q8_PIECE = 32, /* chunks of them */
-    /* Bytes of scratch fl_q8_mul needs: decoded weights, their scales, and a little more. */
-    FL_Q8_SCRATCH = FL_Q8_W * FL_Q8_PIECE * (FL_Q8_CHUNK + 64) + 512
+    /* Bytes of scratch fl_q8_mul needs, twice decoded weights, their scales, and a little more. */
+    FL_Q8_SCRATCH = 2 * (FL_Q8_W * FL_Q8_PIECE * (FL_Q8_CHUNK + 64) + 512)
 };
 
 /* 256 elements as the product wants them: four for a lane in each of four parts.  A chunk has eight
