@@ -1,7 +1,7 @@
 /* How near the kernels of a GPU come to its memory and arithmetic (docs/performance-gpu.md).
  *
  *     bench_gpu [operator [text]]    of attention and indexer only cases with the text in their
- * name
+ *                                    name; of products those that a kernel of that name does
  *
  * Every line: the shape, the median time of a call (of 21, or as many as half a second has), the
  * floor (bytes that must move at the copy bandwidth measured here, or the other limit where it is
@@ -27,8 +27,9 @@ static fl_device *device;
 static bool fast;        /* the kernels of precision fast, too */
 static double bandwidth; /* bytes a second, read and written, of a copy */
 static uint64_t dice = 88172645463325252u;
-static bool fast;        /* kernels of precision fast are taken */
-static const char *only; /* NULL, or what the name of a case must contain */
+static bool fast;          /* kernels of precision fast are taken */
+static const char *only;   /* NULL, or what the name of a case must contain */
+static const char *kernel; /* of products: NULL, or what is taken */
 
 typedef struct bench {
     const fl_op *op;
@@ -250,6 +251,7 @@ static const fl_kernel *choose(const bench *b, const fl_node_view *v)
         for (int i = 0; i < device->lists[l]->n; i++) {
             const fl_kernel *k = &device->lists[l]->kernels[i];
             if (strcmp(k->op, b->op->name) == 0 && (fast || !k->fast) && (!k->fits || k->fits(v)) &&
+                (!kernel || strcmp(k->name, kernel) == 0) &&
                 (!found || k->preference > found->preference))
                 found = k;
         }
@@ -362,6 +364,7 @@ static void bench_copy(void)
 
 static void bench_linear(void)
 {
+    kernel = only;
     static const struct {
         int rows;
         int64_t n, k;
@@ -370,13 +373,15 @@ static void bench_linear(void)
         {1, 12288, 7168, FL_BF16},     {1, 7168, 12288, FL_BF16},    {1, 896, 7168, FL_BF16},
         {8, 12288, 7168, FL_BF16},     {64, 12288, 7168, FL_BF16},   {256, 12288, 7168, FL_BF16},
         {1024, 12288, 7168, FL_BF16},  {4096, 12288, 7168, FL_BF16}, {1, 12288, 7168, FL_MXFP4},
-        {1024, 12288, 7168, FL_MXFP4},
+        {1024, 12288, 7168, FL_MXFP4}, {256, 40, 7168, FL_BF16},     {256, 896, 7168, FL_BF16},
     };
     enum { CASES = sizeof cases / sizeof *cases };
     for (int j = 0; j < 2 * CASES; j++) {
         char name[80];
         int i = j / 2;
         fast = j % 2;
+        if (kernel && !fast) /* which takes the others, too */
+            continue;
         bench b;
         fresh(4, 4096, 64);
         begin(&b, "linear", 1, cases[i].rows, 64 + cases[i].rows);
@@ -391,10 +396,12 @@ static void bench_linear(void)
                2.0 * cases[i].rows * (double)(cases[i].n * cases[i].k));
     }
     fast = false;
+    kernel = NULL;
 }
 
 static void bench_experts(void)
 {
+    kernel = only;
     static const int rows[] = {1, 8, 64, 512, 4096, 16384};
     enum { EXPERTS = 896, K = 16, CASES = sizeof rows / sizeof *rows };
     const int64_t width = 3584, inner = 3072;
@@ -402,7 +409,7 @@ static void bench_experts(void)
         int i = c / 2;
         bench b;
         fast = c % 2;
-        if (!fast && rows[i] > 4096)
+        if (!fast && (kernel || rows[i] > 4096))
             continue; /* a third of a second each */
         char name[80];
         fl_error err;
@@ -444,6 +451,7 @@ static void bench_experts(void)
                touched * each * 17 / 32, 2 * each * K * rows[i]);
     }
     fast = false;
+    kernel = NULL;
 }
 
 static void bench_delta(void)

@@ -31,10 +31,13 @@ static void make_linear(tc *c)
                     heads ? (int64_t[]){2, k / 2} : (int64_t[]){k, 0});
     ops_special(c, x, true);
     int n = rng_one_in(r, 3) ? (int)rng_int(r, 2, 4) : 1;
+    bool many = k <= 130 && rng_one_in(r, 10); /* outputs, for kernels that count blocks */
     for (int i = 0; i < n; i++) {
         if (rng_one_in(r, 5)) /* weights of unlike types side by side */
             type = types[rng_int(r, 0, k % 32 == 0 ? 5 : 4)];
-        int w = tc_const(c, type, 1, 2, (int64_t[]){rng_int(r, 1, rng_one_in(r, 4) ? 150 : 20), k});
+        int64_t outputs = many && rng_one_in(r, 2) ? rng_int(r, 500, 1500)
+                                                   : rng_int(r, 1, rng_one_in(r, 4) ? 150 : 20);
+        int w = tc_const(c, type, 1, 2, (int64_t[]){outputs, k});
         if (type == FL_MXFP4 && rng_one_in(r, 4))
             odd_scales(c, w);
     }

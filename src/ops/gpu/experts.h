@@ -28,6 +28,7 @@ typedef struct experts_args {
     float *hidden, *down; /* per pair of the pass */
     int64_t row0, rows;   /* of the pass */
     int k, n_experts;
+    int gate; /* with matrix units: gate_mma.h */
 } experts_args;
 
 /* ---- group ---- */

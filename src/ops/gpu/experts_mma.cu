@@ -2,7 +2,7 @@
  * and W3 (or two of W2); the others in the wide form, 16 or 64 pairs at a time, for which rows and
  * hidden values are arranged beforehand. */
 #include "ops/gpu/experts.h"
-#include "ops/gpu/expr.h"
+#include "ops/gpu/gate_mma.h"
 #include "ops/gpu/mma.h"
 
 enum { TILES = 2, FEW_COLS = 2, MANY_COLS = 8 /* times 8 pairs at once */ };
@@ -28,8 +28,8 @@ static __device__ inline void narrow_up(const experts_args &a, const fl_expr &ac
         gate[at] = sum[0];
     __syncthreads();
     if (threadIdx.x >= 128 && threadIdx.x % 8 == 0 && n0 + at < a.w1.n) {
-        const float in[2] = {gate[at], sum[0]};
-        a.hidden[pair * a.w1.n + n0 + at] = expr_run(act, in);
+        a.hidden[pair * a.w1.n + n0 + at] =
+            gate_run<PARTS>((expert_gate)a.gate, act, gate[at], sum[0]);
     }
     __syncthreads();
 }
@@ -120,8 +120,8 @@ static __device__ void wide_up(const experts_args &a, const wide_args &w, const 
             int64_t n = n0 + g + r / 2 * 8;
             int p = first + j * 8 + 2 * t + r % 2;
             if (n < a.w1.n && p < last) {
-                const float in[2] = {total[0][j][r], total[1][j][r]};
-                a.hidden[a.g.pairs[p] * a.w1.n + n] = expr_run(act, in);
+                a.hidden[a.g.pairs[p] * a.w1.n + n] =
+                    gate_run<PARTS>((expert_gate)a.gate, act, total[0][j][r], total[1][j][r]);
             }
         }
     }
@@ -276,6 +276,7 @@ static void run(const fl_call *call, const fl_step *step, int phase, const fl_wo
     gpu_queue *q = (gpu_queue *)worker->queue;
     int64_t rows = fl_rows_now(step, call->in[Z].type.rows), most;
     experts_args a = experts_of(call, q, rows, worker->shared, &most);
+    a.gate = gate_of((const fl_expr *)call->prep);
     if (experts_panels(call, PARTS, a, rows, (unsigned char *)worker->shared, q))
         return;
     wide_args w;

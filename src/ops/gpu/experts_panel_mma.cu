@@ -5,8 +5,8 @@
 #include "ops/gpu/panel.h"
 
 enum {
-    WORTH = 16,       /* pairs for each expert, on average, from which this pays */
-    PASS_ROWS = 8192, /* at most at once, half of it with three parts: panels need room */
+    WORTH = 16,        /* pairs for each expert, on average, from which this pays */
+    PASS_ROWS = 16384, /* at most at once, a quarter with three parts: panels need room */
     ROUND = 256
 };
 
@@ -23,7 +23,7 @@ static int64_t rounded(int64_t n)
 
 static int64_t pass_rows(int parts)
 {
-    return parts == 1 ? PASS_ROWS : PASS_ROWS / 2;
+    return parts == 1 ? PASS_ROWS : PASS_ROWS / 4;
 }
 
 static places places_of(int parts, int64_t rows, int64_t k, int64_t experts, int64_t inner,

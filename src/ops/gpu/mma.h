@@ -228,17 +228,20 @@ static __device__ inline uint32_t times_two(uint32_t pair, uint32_t factor)
 }
 
 /* Four pairs (i, i + 4) of a word of MXFP4 codes, times 2^(s - 127).  A code's bits moved into a
- * BF16 number are 2^-126 times what it means. */
+ * BF16 number, by a product that puts them to two places at once, are 2^-126 times what it means;
+ * one factor for both powers would be too large for a number. */
 static __device__ inline void expand(uint32_t word, uint32_t s, uint32_t out[4])
 {
     uint32_t f = s == 255 ? 0x7fc0 : s == 0 ? 0x0040 : s << 7;
     f |= f << 16;
+    out[0] = (word & 0x000f000f) * 0x1040;
+    out[1] = (word & 0x00f000f0) * 0x0104;
+    word >>= 8;
+    out[2] = (word & 0x000f000f) * 0x1040;
+    out[3] = (word & 0x00f000f0) * 0x0104;
 #pragma unroll
-    for (int i = 0; i < 4; i++) { /* one factor for both would be too large for a number */
-        uint32_t t = word >> (4 * i);
-        out[i] =
-            times_two(times_two((t << 12 & 0x80008000) | (t << 6 & 0x01c001c0), 0x7e807e80), f);
-    }
+    for (int i = 0; i < 4; i++)
+        out[i] = times_two(times_two(out[i] & 0x81c081c0, 0x7e807e80), f);
 }
 
 /* The weights of a unit: two times 16 elements of 16 rows. */

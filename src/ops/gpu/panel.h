@@ -7,6 +7,7 @@
 #ifndef FL_OPS_GPU_PANEL_H
 #define FL_OPS_GPU_PANEL_H
 
+#include "ops/gpu/gate_mma.h"
 #include "ops/gpu/mma.h"
 
 /* [plane][part][rows][128 bytes]; 8 divides rows. */
@@ -14,9 +15,6 @@ typedef struct panel {
     unsigned char *p;
     int64_t rows;
 } panel;
-
-/* Which of the programs of expr.h an activation is. */
-typedef enum panel_gate { PANEL_ANY, PANEL_SILU, PANEL_TANH } panel_gate;
 
 /* What is multiplied, and where it goes. */
 typedef struct panel_args {
@@ -27,7 +25,7 @@ typedef struct panel_args {
     int64_t row0, most; /* without runs: vectors are *count less row0, `most` at most */
     int width;
     int group;            /* runs that go side by side through all weights */
-    panel_gate gate;      /* set by panel_multiply */
+    expert_gate gate;     /* set by panel_multiply */
     panel hidden;         /* of gate and up: what the activation makes of them */
     const int32_t *place; /* of a product: vector i goes to row place[i] (NULL: i) of out */
     float *out;

@@ -5,7 +5,6 @@
  * sums while the next tile is multiplied. */
 #include "ops/gpu/panel.h"
 
-#include "ops/gpu/expr.h"
 #include "ops/gpu/wgmma.h"
 
 enum {
@@ -143,24 +142,25 @@ typedef struct panel_work {
 
 /* The i-th tile; false: there are fewer. */
 template <bool UP>
-static __device__ inline bool panel_work_at(const panel_args &a, int64_t i, panel_work *w)
+static __device__ inline bool panel_work_at(const panel_args &a, int i, panel_work *w)
 {
-    int64_t n = *a.count - a.row0 < a.most ? *a.count - a.row0 : a.most;
-    int64_t runs = a.runs ? *a.n_runs : (n + a.width - 1) / a.width;
-    int64_t tiles = UP ? mma_chunks(a.w[0].n) * 2 /* planes of the hidden panel */
-                       : (a.w[0].n + 2 * WGMMA_ROWS - 1) / (2 * WGMMA_ROWS);
+    int64_t count = *a.count - a.row0;
+    int n = (int)(count < a.most ? count : a.most);
+    int runs = a.runs ? *a.n_runs : (n + a.width - 1) / a.width;
+    int tiles = UP ? (int)mma_chunks(a.w[0].n) * 2 /* planes of the hidden panel */
+                   : (int)((a.w[0].n + 2 * WGMMA_ROWS - 1) / (2 * WGMMA_ROWS));
     if (i >= runs * tiles)
         return false;
-    int64_t per = a.group * tiles, group = i / per, in = i % per;
-    int64_t left = runs - group * a.group, here = left < a.group ? left : a.group;
-    int64_t run = group * a.group + in % here;
-    w->row_tile = (int)(in / here);
+    int per = a.group * tiles, group = i / per, in = i % per;
+    int left = runs - group * a.group, here = left < a.group ? left : a.group;
+    int run = group * a.group + in % here;
+    w->row_tile = in / here;
     if (a.runs) {
         w->run = a.runs[run];
     } else {
         w->run.tensor = 0;
-        w->run.first = (int32_t)(run * a.width);
-        w->run.n = (int32_t)(n - run * a.width < a.width ? n - run * a.width : a.width);
+        w->run.first = run * a.width;
+        w->run.n = n - run * a.width < a.width ? n - run * a.width : a.width;
     }
     return true;
 }
@@ -196,7 +196,7 @@ static __device__ inline void panel_bring(const panel_args &a, panel_pipe<UP, N,
 {
     panel_work w;
     int planes = (int)mma_chunks(a.w[0].k) * 2;
-    for (int64_t i = blockIdx.x; panel_work_at<UP>(a, i, &w); i += gridDim.x) {
+    for (int i = blockIdx.x; panel_work_at<UP>(a, i, &w); i += gridDim.x) {
         uint32_t bytes = (uint32_t)(w.run.n + 7) / 8 * 8 * WGMMA_ROW_BYTES;
         const unsigned char *from = a.x.p + (int64_t)w.run.first * WGMMA_ROW_BYTES;
         for (int plane = 0; plane < planes; plane++) {
@@ -383,7 +383,8 @@ static __device__ inline void panel_products(const panel_args &a, panel_pipe<UP,
     panel_work w;
     panel_ahead<T, N, PARTS> ahead;
     panel_rows rows;
-    int64_t n, i = blockIdx.x;
+    int64_t n;
+    int i = blockIdx.x;
     uint32_t round = 0;
     bool more = panel_work_at<UP>(a, i, &w);
     if (more) {
@@ -415,7 +416,7 @@ static __device__ inline void panel_activate(const panel_args &a, const fl_expr 
     int lane = threadIdx.x % GPU_LANES, helper = threadIdx.x / GPU_LANES - PANEL_SLABS - 1;
     bool first = helper == 0 && lane == 0;
     uint32_t round = 0;
-    for (int64_t i = blockIdx.x; panel_work_at<true>(a, i, &w); i += gridDim.x, round++) {
+    for (int i = blockIdx.x; panel_work_at<true>(a, i, &w); i += gridDim.x, round++) {
         int fours = (w.run.n + 31) / 32;
         if (first)
             bulk_stores_read();
@@ -432,9 +433,13 @@ static __device__ inline void panel_activate(const panel_args &a, const fl_expr 
                 in[1][2 * j] = s.z;
                 in[1][2 * j + 1] = s.w;
             }
-            if (a.gate == PANEL_SILU)
+            if (PARTS == 1 && a.gate != GATE_ANY) {
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+                    out[j] = fast_gate(a.gate, act, in[0][j], in[1][j]);
+            } else if (a.gate == GATE_SILU)
                 expr_run_known<expr_silu_gate, 8>(act, in, regs, out);
-            else if (a.gate == PANEL_TANH)
+            else if (a.gate == GATE_TANH)
                 expr_run_known<expr_tanh_gate, 8>(act, in, regs, out);
             else
                 expr_run_many<8>(act, in, out);
@@ -532,9 +537,7 @@ template <int T, int PARTS>
 static void multiply(int run_class, panel_args a, const fl_expr *act, gpu_queue *q)
 {
     static const fl_expr none = {};
-    a.gate = act && expr_is<expr_silu_gate>(*act)   ? PANEL_SILU
-             : act && expr_is<expr_tanh_gate>(*act) ? PANEL_TANH
-                                                    : PANEL_ANY;
+    a.gate = gate_of(act);
     int c = 0;
 #define PANEL_LAUNCH(WIDTH)                                                                        \
     if (c++ == run_class) {                                                                        \
