@@ -113,6 +113,13 @@ static void note_host_calls(fl_engine *e)
                  fl_plan_calls(e->plan));
 }
 
+static void note_device(fl_engine *e)
+{
+    size_t n = strlen(e->device_text);
+    if (e->device && e->device->note[0])
+        snprintf(e->device_text + n, sizeof e->device_text - n, " (%s)", e->device->note);
+}
+
 static fl_status build(fl_engine *e, const fl_graph *g, const device_terms *terms, fl_error *err)
 {
     e->sizes.plan.device = e->sizes.state.device = e->device;
@@ -128,6 +135,7 @@ static fl_status build(fl_engine *e, const fl_graph *g, const device_terms *term
         FL_TRY(create_prefixes(e, g, err));
     FL_TRY(create_arrays(e, err));
     FL_TRY(fl_plan_prepare(e->plan, err));
+    note_device(e);
     bool alone = e->device && !fl_plan_host_calls(e->plan);
     return fl_pool_create(alone ? 1 : e->sizes.plan.limits.n_threads, &e->pool, err);
 }

@@ -86,7 +86,7 @@ struct fl_engine {
     int64_t vocab;
     fl_engine_sizes sizes;
     fl_device *device; /* NULL: the host */
-    char device_text[240];
+    char device_text[400];
     fl_plan *plan;
     fl_pool *pool;
     fl_state *state;

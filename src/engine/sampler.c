@@ -1,9 +1,5 @@
-/* The sampler.
- *
- * Truncations (top-k, top-p, min-p) all keep the head of one order: higher logit first, then lower
- * id.  So each of them comes down to the last candidate it keeps, and the draw walks the
- * vocabulary in order of id over what is not behind that one.  The result depends on the logits,
- * the settings and the seed, not on how the selection went about its work. */
+/* The sampler: what requests do to logits before a token is drawn (ops/draw.h), and what they want
+ * to know of them.  The result depends on the logits, the settings and the seed alone. */
 #include "engine/sampler_internal.h"
 
 #include "base/mem.h"
@@ -130,14 +126,24 @@ bool fl_all_finite(const float *x, int64_t n)
     return worst < 0xff000000u;
 }
 
-/* splitmix64, from its definition (Steele, Lea and Flood, 2014), as a number in [0, 1). */
-static double next_uniform(fl_sampler *sm)
+/* splitmix64, from its definition (Steele, Lea and Flood, 2014). */
+static const uint64_t GAMMA = 0x9e3779b97f4a7c15u;
+
+fl_draw fl_sampler_asks(const fl_sampler *sm)
 {
-    uint64_t z = sm->rng += 0x9e3779b97f4a7c15u;
+    const fl_sampling *s = &sm->s;
+    uint64_t z = sm->rng + GAMMA;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     z ^= z >> 31;
-    return (double)(z >> 11) * 0x1p-53;
+    if (s->temperature == 0)
+        return (fl_draw){0};
+    return fl_draw_of(s->temperature, s->top_k, s->top_p, s->min_p, z);
+}
+
+void fl_sampler_drew(fl_sampler *sm)
+{
+    sm->rng += sm->s.temperature == 0 ? 0 : GAMMA;
 }
 
 static float clamp(float x)
@@ -184,67 +190,13 @@ static int32_t arg_max(const float *x, int64_t n)
     return (int32_t)best;
 }
 
-/* The last candidate that truncation keeps. */
-typedef struct cut {
-    float x;
-    int32_t id;
-} cut;
-
-static bool kept(const cut *c, float x, int32_t id)
-{
-    return x > c->x || (x == c->x && id <= c->id);
-}
-
-static cut truncate_by_order(const fl_sampling *s, const float *x, float max, int64_t vocab,
-                             fl_candidate *c)
-{
-    int64_t n = vocab;
-    for (int64_t i = 0; i < n; i++)
-        c[i] = (fl_candidate){.x = x[i], .id = (int32_t)i};
-    if (s->top_k > 0 && s->top_k < n)
-        n = fl_candidates_best(c, n, s->top_k, true);
-    if (s->top_p < 1) {
-        double sum = 0;
-        for (int64_t i = 0; i < n; i++) {
-            c[i].w = expf((c[i].x - max) / s->temperature);
-            sum += c[i].w;
-        }
-        n = fl_candidates_best(c, n, s->top_p * sum, false);
-    }
-    return (cut){c[n - 1].x, c[n - 1].id};
-}
-
 static int32_t draw(fl_sampler *sm, const float *x, fl_sample_scratch *scratch)
 {
-    const fl_sampling *s = &sm->s;
-    int32_t best = arg_max(x, sm->vocab);
-    if (s->temperature == 0)
-        return best;
-    cut last = {-FLT_MAX, INT32_MAX};
-    if ((s->top_k > 0 && s->top_k < sm->vocab) || s->top_p < 1)
-        last = truncate_by_order(s, x, x[best], sm->vocab, scratch->candidates);
-    if (s->min_p > 0) {
-        float floor = x[best] + s->temperature * logf(s->min_p);
-        if (floor > last.x)
-            last = (cut){floor, INT32_MAX};
-    }
-    fl_candidate *c = scratch->candidates; /* the kept ones in order of id */
-    int64_t n = 0;
-    double sum = 0;
-    for (int32_t i = 0; i < sm->vocab; i++) {
-        if (!kept(&last, x[i], i))
-            continue;
-        float w = expf((x[i] - x[best]) / s->temperature);
-        c[n++] = (fl_candidate){.w = w, .id = i};
-        sum += w;
-    }
-    double target = next_uniform(sm) * sum, at = 0;
-    for (int64_t i = 0; i < n; i++) {
-        at += c[i].w;
-        if (at > target)
-            return c[i].id;
-    }
-    return best;
+    if (sm->s.temperature == 0)
+        return arg_max(x, sm->vocab);
+    fl_draw d = fl_sampler_asks(sm);
+    fl_sampler_drew(sm);
+    return fl_draw_token(&d, x, sm->vocab, scratch->candidates);
 }
 
 /* The n most probable of the model's own logits, most probable first. */

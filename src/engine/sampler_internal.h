@@ -3,11 +3,7 @@
 #define FL_ENGINE_SAMPLER_INTERNAL_H
 
 #include "engine/sampler.h"
-
-typedef struct fl_candidate {
-    float x, w; /* logit; weight exp((x - max) / temperature) */
-    int32_t id;
-} fl_candidate;
+#include "ops/draw.h"
 
 /* One per engine; a draw leaves nothing in it but the reported log-probabilities. */
 typedef struct fl_sample_scratch {
@@ -41,11 +37,17 @@ void fl_sampler_free(fl_sampler *sm); /* zeroed memory is allowed */
 /* Tells the penalties of one more token of the prompt or the answer. */
 void fl_sampler_note(fl_sampler *sm, int32_t id, bool answer);
 
-/* Whether a draw takes the highest of the model's own logits, and reports nothing but that. */
-static inline bool fl_sampler_takes_highest(const fl_sampler *sm)
+/* Whether the next token comes from the model's own logits, and nothing else of them is looked at.
+ */
+static inline bool fl_sampler_is_plain(const fl_sampler *sm)
 {
-    return sm->s.temperature == 0 && !sm->s.n_bias && !sm->marks && sm->s.n_top < 0;
+    return !sm->s.n_bias && !sm->marks && sm->s.n_top < 0;
 }
+
+/* How somebody else is to take the next token of a plain sampler, who then tells it that he did.
+ * All zero: the highest. */
+fl_draw fl_sampler_asks(const fl_sampler *sm);
+void fl_sampler_drew(fl_sampler *sm);
 
 typedef struct fl_sample {
     int32_t id;
@@ -62,10 +64,5 @@ FL_MUST_CHECK fl_status fl_sampler_draw(fl_sampler *sm, const float *logits,
 
 fl_status fl_sampler_not_finite(fl_error *err); /* FL_NUMERIC, in words */
 bool fl_all_finite(const float *x, int64_t n);
-
-/* How many of the n >= 1 candidates, taken in falling order (higher x first, then lower id), it
- * needs for their weights to sum to `target` (at least 1); they are moved to the front, the last of
- * the order among them to the end of that front.  by_count: every weight counts as 1. */
-int64_t fl_candidates_best(fl_candidate *c, int64_t n, double target, bool by_count);
 
 #endif

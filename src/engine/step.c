@@ -1,7 +1,7 @@
 /* Running a step and handing out what it gave.
  *
- * A device finds the highest logit of each row itself, so its logits come to the host only for
- * those who look at more than that.  All sequences move on before the first callback, because a
+ * A device takes the tokens of plain requests itself, so its logits come to the host only for those
+ * who look at more than that.  All sequences move on before the first callback, because a
  * callback may end requests and take their sequences.  Whatever is wrong with one request's numbers
  * ends that request only. */
 #include "engine/engine_internal.h"
@@ -37,10 +37,33 @@ static bool is_stop(const fl_request *r, int32_t id)
     return false;
 }
 
-/* Whether the next token of a choice is known without its logits. */
+/* Whether a device takes the next token of a choice.  Choices that begin together share a row, in
+ * which it draws for none of them. */
 static bool is_picked(const fl_engine *e, const fl_choice *c)
 {
-    return fl_plan_picks(e->plan) && fl_sampler_takes_highest(&c->sampler) && !c->request->p.mask;
+    bool shares = c->n_said == 0 && c->request->p.n > 1 && c->sampler.s.temperature != 0;
+    return fl_plan_picks(e->plan) && fl_sampler_is_plain(&c->sampler) && !c->request->p.mask &&
+           !shares;
+}
+
+/* Says how it is to take them. */
+static void ask_picks(fl_engine *e)
+{
+    fl_draw *to = fl_plan_draws(e->plan);
+    if (!to)
+        return;
+    memset(to, 0, (size_t)e->step.n_logits * sizeof *to);
+    for (int32_t i = 0; i < e->step.n_seqs; i++) {
+        const fl_share *s = &e->shares[i];
+        if (s->n_logits && is_picked(e, s->choice))
+            to[s->logit0 + s->n_logits - 1] = fl_sampler_asks(&s->choice->sampler);
+    }
+}
+
+/* Whether it did so for this row. */
+static bool is_found(const fl_engine *e, const fl_choice *c, int32_t row)
+{
+    return is_picked(e, c) && fl_plan_picks(e->plan)[row].state != FL_PICK_ASK;
 }
 
 /* Brings the logits that somebody will look at. */
@@ -50,7 +73,8 @@ static fl_status fetch_logits(fl_engine *e, fl_error *err)
     for (int32_t i = 0; i < e->step.n_seqs; i++) {
         const fl_share *s = &e->shares[i];
         bool shown = s->prompt && s->choice->request->p.on_rows;
-        if (s->n_logits == 0 || (!shown && is_picked(e, s->choice)))
+        int32_t last = s->logit0 + s->n_logits - 1;
+        if (s->n_logits == 0 || (!shown && is_found(e, s->choice, last)))
             continue;
         first = s->logit0 < first ? s->logit0 : first;
         end = s->logit0 + s->n_logits;
@@ -62,10 +86,11 @@ static fl_status fetch_logits(fl_engine *e, fl_error *err)
 static fl_status draw(fl_engine *e, fl_choice *c, int32_t row, fl_sample *out, fl_error *err)
 {
     const fl_request_params *p = &c->request->p;
-    if (is_picked(e, c)) {
+    if (is_found(e, c, row)) {
         const fl_pick *pick = &fl_plan_picks(e->plan)[row];
         *out = (fl_sample){.id = pick->id};
-        return pick->finite ? FL_OK : fl_sampler_not_finite(err);
+        fl_sampler_drew(&c->sampler);
+        return pick->state == FL_PICK_FOUND ? FL_OK : fl_sampler_not_finite(err);
     }
     const float *logits = fl_plan_logits(e->plan) + row * e->vocab;
     uint32_t *allowed = p->mask ? e->scratch.allowed : NULL;
@@ -190,6 +215,7 @@ static fl_status run_step(fl_engine *e, fl_error *err)
     for (int32_t i = 0; i < e->step.n_seqs; i++)
         tapped |= e->shares[i].choice->request->p.tap != NULL;
     fl_error why = {0};
+    ask_picks(e);
     fl_status s = fl_plan_run(e->plan, e->pool, &e->step, tapped ? share_tap : NULL, e, &why);
     if (s == FL_OK)
         s = fetch_logits(e, &why);

@@ -182,6 +182,7 @@ static fl_status choose_one(chooser *c, fl_plan *plan, size_t i, bool bound, fl_
         why = LACKING;
     }
     plan->kernels[i] = found;
+    plan->named[i] = p->name && found && is_named(found, p);
     plan->on_host[i] = c->opts->device ? why : NULL;
     if (found)
         return FL_OK;

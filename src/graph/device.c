@@ -4,7 +4,7 @@
  * a call reads is copied there once, in its stored format: the tensors of a stack stand at equal
  * distances, data and scales apart, so a kernel finds tensor e from the first two.  A
  * step is handed over and its calls queued (or repeated from a recording).  Its logits stay there:
- * the highest of each row is looked for there, if the device can, and rows are brought to the host
+ * the next token of each row is taken there, if the device can, and rows are brought to the host
  * when they are asked for. */
 #include "graph/plan_internal.h"
 
@@ -40,24 +40,29 @@ static void mark_constants(const fl_plan *p, bool *seen)
     }
 }
 
-/* ---- the highest logits ---- */
+/* ---- the next tokens ---- */
 
-/* Makes the call that finds them, which comes last in a step; without a kernel there is none. */
+static fl_type words_of_logits(int64_t n)
+{
+    return (fl_type){.rows = FL_ROWS_LOGITS,
+                     .dtype = FL_I32,
+                     .ndim = 1,
+                     .dim = {n},
+                     .n_tensors = 1,
+                     .state = -1};
+}
+
+/* Makes the call that takes them, which comes last in a step; without a kernel there is none. */
 void fl_plan_device_picks(fl_plan *p)
 {
     const fl_registry own = {.lists = p->device->lists, .n_lists = p->device->n_lists};
-    const fl_op *op = fl_registry_op(p->graph->registry, "greatest");
-    const fl_type out = {.rows = FL_ROWS_LOGITS,
-                         .dtype = FL_I32,
-                         .ndim = 1,
-                         .dim = {2},
-                         .n_tensors = 1,
-                         .state = -1};
+    const fl_op *op = fl_registry_op(p->graph->registry, "pick");
+    const fl_type out = words_of_logits(2), draws = words_of_logits(FL_DRAW_WORDS);
     const fl_kernel *k, *found = NULL;
     if (!op || !p->logits)
         return;
-    const fl_type *in = &p->logits->type;
-    const fl_node_view view = {.op = op, .n_in = 1, .n_out = 1, .in = &in, .out = &out};
+    const fl_type *in[] = {&p->logits->type, &draws};
+    const fl_node_view view = {.op = op, .n_in = 2, .n_out = 1, .in = in, .out = &out};
     for (int i = 0; (k = fl_registry_kernel(&own, i)) != NULL; i++) {
         if (strcmp(k->op, op->name) == 0 && (!k->fits || k->fits(&view)) &&
             (!found || k->preference > found->preference))
@@ -68,8 +73,28 @@ void fl_plan_device_picks(fl_plan *p)
     if (found->scratch)
         found->scratch(&view, &p->limits, &p->worker_bytes, &p->shared_bytes);
     p->pick = (fl_arg){.type = out, .stride = 2};
+    p->pick_in[1] = (fl_arg){.type = draws, .stride = FL_DRAW_WORDS};
     p->pick_call =
-        (fl_call){.kernel = found, .n_in = 1, .n_out = 1, .in = p->logits, .out = &p->pick};
+        (fl_call){.kernel = found, .n_in = 2, .n_out = 1, .in = p->pick_in, .out = &p->pick};
+}
+
+/* Tells the device how the tokens of the step are to be taken, where that is not "the highest" now
+ * or was not before. */
+static fl_status send_draws(fl_plan *p, int32_t n, fl_error *err)
+{
+    bool any = false;
+    for (int32_t i = 0; i < n; i++)
+        any |= p->host_draws[i].scale != 0;
+    if (any) {
+        p->n_drawn = n > p->n_drawn ? n : p->n_drawn;
+        return p->device->fn->upload(p->device, p->pick_in[1].data, p->host_draws,
+                                     (size_t)n * sizeof *p->host_draws, err);
+    }
+    if (p->n_drawn)
+        p->device->fn->zero(p->device, p->pick_in[1].data,
+                            (size_t)p->n_drawn * sizeof *p->host_draws);
+    p->n_drawn = 0;
+    return FL_OK;
 }
 
 fl_status fl_plan_device_measure(fl_plan *p, fl_error *err)
@@ -163,9 +188,14 @@ static size_t logits_bytes(const fl_plan *p)
     return vocab * (size_t)p->limits.max_logits * sizeof(float);
 }
 
+static size_t per_logits(const fl_plan *p)
+{
+    return (size_t)p->limits.max_logits * (sizeof(fl_draw) + sizeof(fl_pick));
+}
+
 size_t fl_plan_device_host_bytes(const fl_plan *p)
 {
-    return (size_t)p->limits.max_logits * sizeof(fl_pick) + logits_bytes(p) + tap_bytes(p) + 1;
+    return per_logits(p) + logits_bytes(p) + tap_bytes(p) + 1;
 }
 
 fl_status fl_plan_device_prepare(fl_plan *p, fl_error *err)
@@ -173,9 +203,11 @@ fl_status fl_plan_device_prepare(fl_plan *p, fl_error *err)
     fl_device *d = p->device;
     void *host = NULL, *workspace;
     size_t n_picks = (size_t)p->limits.max_logits;
-    FL_TRY(d->fn->host_alloc(d, n_picks * sizeof(fl_pick) + logits_bytes(p) + 1, &host, err));
-    p->host_picks = host;
+    FL_TRY(d->fn->host_alloc(d, per_logits(p) + logits_bytes(p) + 1, &host, err));
+    p->host_draws = host;
+    p->host_picks = (fl_pick *)(void *)(p->host_draws + n_picks);
     p->host_logits = (float *)(void *)(p->host_picks + n_picks);
+    memset(p->host_draws, 0, n_picks * sizeof *p->host_draws);
     FL_TRY(d->fn->host_alloc(d, tap_bytes(p) + 1, &host, err));
     p->host_rows = host;
     fl_tensor **copies = fl_calloc(p->graph->values.n, sizeof(fl_tensor *));
@@ -189,7 +221,9 @@ fl_status fl_plan_device_prepare(fl_plan *p, fl_error *err)
         s = fl_plan_host_prepare(p, err);
     if (s == FL_OK) {
         p->workspace = workspace;
-        p->pick.data = p->workspace + p->value_bytes;
+        p->pick_in[1].data = p->workspace + p->value_bytes;
+        p->pick.data = (fl_draw *)p->pick_in[1].data + n_picks;
+        d->fn->zero(d, p->pick_in[1].data, n_picks * sizeof(fl_draw));
     }
     return s;
 }
@@ -252,10 +286,13 @@ static fl_status make_calls(const fl_walk *w, const fl_pass *pass, fl_error *err
     for (int i = 0; i < p->n_items; i++) {
         const fl_plan_item *item = &p->items[i];
         bool skip = item->logits_only && pass->step->n_logits == 0;
+        const fl_joint *joint = item->joint && item->joint->call.kernel ? item->joint : NULL;
         if (!skip && item->there)
             FL_TRY(fl_plan_host_call(w, item, err));
-        else if (!skip)
+        else if (!skip && !joint)
             queue_call(&item->call, pass, &worker);
+        else if (!skip && item->leads)
+            queue_call(&joint->call, pass, &worker);
         mark(p, i + 1);
         if (!skip && w->tap && item->n_taps)
             FL_TRY(show_taps(w, item, err));
@@ -271,6 +308,8 @@ fl_status fl_plan_device_run(const fl_walk *w, fl_error *err)
     fl_device *d = p->device;
     fl_pass pass;
     bool observed = w->tap || p->n_host_calls || p->us;
+    if (p->pick_call.kernel)
+        FL_TRY(send_draws(p, w->step->n_logits, err));
     FL_TRY(d->fn->begin(d, p, w->step, observed, &pass, err));
     fl_status calls = pass.walk ? make_calls(w, &pass, err) : FL_OK;
     fl_status s = d->fn->end(d, calls == FL_OK ? err : NULL);
@@ -293,6 +332,11 @@ fl_status fl_plan_fetch(fl_plan *p, int32_t first, int32_t n, fl_error *err)
     rows.data = fl_row_f32(p->logits, first);
     size_t skip = (size_t)first * (size_t)fl_type_width(&rows.type);
     return n ? fetch(p, &rows, n, p->host_logits + skip, err) : FL_OK;
+}
+
+fl_draw *fl_plan_draws(fl_plan *p)
+{
+    return p->workspace && p->pick_call.kernel ? p->host_draws : NULL;
 }
 
 const fl_pick *fl_plan_picks(const fl_plan *p)

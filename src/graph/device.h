@@ -23,6 +23,14 @@ typedef struct fl_pass {
     void *queue;         /* fl_worker.queue */
 } fl_pass;
 
+/* Calls that a device makes in one go (plan_internal.h says which a plan may put together).  In
+ * order: one may read what those before it write. */
+typedef struct fl_joint {
+    int n;
+    const fl_call *const *calls;
+    fl_call call; /* set by join: makes them all; kernel NULL: they are made one by one */
+} fl_joint;
+
 typedef struct fl_device_fn {
     void (*close)(fl_device *d);
 
@@ -51,6 +59,13 @@ typedef struct fl_device_fn {
     fl_status (*end)(fl_device *d, fl_error *err);
     fl_status (*wait)(fl_device *d, fl_error *err);
 
+    /* Calls in one go; both NULL where there is no such thing.  joins: whether a node may be made
+     * together with n others, of whose outputs it reads, as a whole, the inputs that are set in
+     * `inside`.  join: all of a plan, once, when operands have their addresses. */
+    bool (*joins)(const fl_device *d, const fl_node_view *members, int n, const fl_node_view *node,
+                  uint64_t inside);
+    fl_status (*join)(fl_device *d, fl_joint *joints, int n, fl_error *err);
+
     /* Times within an observed step: mark, numbered from 0 on, says "when the work asked for so far
      * is done"; times gives, after wait, the microseconds from mark 0 to each of the first n. */
     void (*mark)(fl_device *d, int i);
@@ -63,6 +78,7 @@ struct fl_device {
     int n_lists;
     size_t memory;  /* bytes that reserve can take */
     char name[160]; /* "cuda:0 NVIDIA H200, 139.7 GiB" */
+    char note[160]; /* what a user should know about it, known after join; "": nothing */
 };
 
 enum { FL_DEVICE_ALIGN = 256 };

@@ -4,7 +4,8 @@
  * logits live to the end.  Walking the nodes in order, the dead are taken off a list of live blocks
  * sorted by address and each new value goes into the smallest gap that holds it, or behind the
  * last.  The outputs of a node are placed while its inputs still live, so a kernel never works in
- * place.  The list is short (what is alive at one node), so the walk is linear in the nodes.
+ * place; nodes that are made in one go count as one.  The list is short (what is alive at one
+ * node), so the walk is linear in the nodes.
  *
  * Rows are padded to 16 elements: every row starts on a cache line, so vector loads do not
  * straddle lines and workers that write neighbouring rows do not share one.  Only the logits are
@@ -19,6 +20,7 @@ typedef struct block {
 } block;
 
 typedef struct layout {
+    const fl_plan *plan;
     const fl_graph *graph;
     const fl_limits *limits;
     fl_place *place;
@@ -45,9 +47,9 @@ static void measure_lifetimes(layout *l)
         if (n->op->view)
             l->place[n->out[0]].root = l->place[n->in[0]].root;
         for (int k = 0; k < n->n_in; k++)
-            touch(l, n->in[k], (int32_t)i);
+            touch(l, n->in[k], l->plan->at[i]);
         for (int k = 0; k < n->n_out; k++)
-            touch(l, n->out[k], (int32_t)i);
+            touch(l, n->out[k], l->plan->at[i]);
     }
     if (g->logits != FL_NONE)
         touch(l, g->logits, (int32_t)g->nodes.n);
@@ -110,6 +112,13 @@ static fl_status place_value(layout *l, fl_val v, fl_error *err)
     return FL_OK;
 }
 
+static fl_status place_outputs(layout *l, const fl_node *n, fl_error *err)
+{
+    for (int k = 0; k < n->n_out; k++)
+        FL_TRY(place_value(l, n->out[k], err));
+    return FL_OK;
+}
+
 static fl_status place_all(layout *l, fl_error *err)
 {
     const fl_graph *g = l->graph;
@@ -120,24 +129,25 @@ static fl_status place_all(layout *l, fl_error *err)
             l->place[n->out[0]].offset += (size_t)n->attr[FL_VIEW_OFFSET].i * sizeof(float);
             continue;
         }
+        if (l->plan->at[i] != (int32_t)i)
+            continue;
         drop_dead(l, (int32_t)i);
-        for (int k = 0; k < n->n_out; k++)
-            FL_TRY(place_value(l, n->out[k], err));
+        for (fl_val m = (fl_val)i; m != FL_NONE; m = l->plan->next[m])
+            FL_TRY(place_outputs(l, &g->nodes.data[m], err));
     }
     return FL_OK;
 }
 
-fl_status fl_plan_place(const fl_graph *g, const fl_limits *limits, fl_place *place, size_t *bytes,
-                        fl_error *err)
+fl_status fl_plan_place(fl_plan *p, fl_place *place, fl_error *err)
 {
-    layout l = {.graph = g, .limits = limits, .place = place};
-    l.last = fl_calloc(g->values.n, sizeof *l.last);
+    layout l = {.plan = p, .graph = p->graph, .limits = &p->limits, .place = place};
+    l.last = fl_calloc(p->graph->values.n, sizeof *l.last);
     fl_status status = l.last ? FL_OK : fl_graph_nomem(err);
     if (status == FL_OK) {
         measure_lifetimes(&l);
         status = place_all(&l, err);
     }
-    *bytes = l.bytes;
+    p->value_bytes = l.bytes;
     fl_free(l.last);
     fl_vec_free(&l.live);
     return status;

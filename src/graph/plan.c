@@ -86,18 +86,36 @@ static void add_taps(fl_plan *p, fl_plan_item *item, fl_val v, const fl_place *p
     }
 }
 
+/* The calls of the nodes that are made in the place of node i, itself first. */
+static bool add_place(fl_plan *p, int32_t i, const fl_place *place)
+{
+    fl_joint *joint = p->joins[i] ? &p->joints[p->n_joints++] : NULL;
+    if (joint)
+        joint->calls = p->joint_calls + p->n_items;
+    for (int32_t m = i; m != FL_NONE; m = p->next[m]) {
+        const fl_node *node = &p->graph->nodes.data[m];
+        if (!add_item(p, (size_t)m, place))
+            return false;
+        fl_plan_item *item = &p->items[p->n_items - 1];
+        item->node = m;
+        item->joint = joint;
+        item->leads = m == i;
+        p->joint_calls[p->n_items - 1] = &item->call;
+        if (joint)
+            joint->n++;
+        for (int k = 0; k < node->n_out; k++)
+            add_taps(p, item, node->out[k], place);
+    }
+    return true;
+}
+
 static bool add_items(fl_plan *p, const fl_place *place)
 {
     const fl_graph *g = p->graph;
     for (size_t i = 0; i < g->nodes.n; i++) {
-        const fl_node *node = &g->nodes.data[i];
-        if (node->op->view)
-            continue;
-        if (!add_item(p, i, place))
+        if (!g->nodes.data[i].op->view && p->at[i] == (int32_t)i &&
+            !add_place(p, (int32_t)i, place))
             return false;
-        p->items[p->n_items - 1].node = (int)i;
-        for (int k = 0; k < node->n_out; k++)
-            add_taps(p, &p->items[p->n_items - 1], node->out[k], place);
     }
     if (g->logits != FL_NONE)
         p->logits = add_arg(p, g->logits, place);
@@ -110,7 +128,11 @@ static bool alloc_choice(fl_plan *p)
     p->kernels = fl_arena_array(&p->arena, g->nodes.n, sizeof *p->kernels);
     p->on_host = fl_arena_array(&p->arena, g->nodes.n, sizeof *p->on_host);
     p->state_on_host = fl_arena_array(&p->arena, g->states.n, sizeof *p->state_on_host);
-    return p->kernels && p->on_host && p->state_on_host;
+    p->named = fl_arena_array(&p->arena, g->nodes.n, sizeof *p->named);
+    p->joins = fl_arena_array(&p->arena, g->nodes.n, sizeof *p->joins);
+    p->at = fl_arena_array(&p->arena, g->nodes.n, sizeof *p->at);
+    p->next = fl_arena_array(&p->arena, g->nodes.n, sizeof *p->next);
+    return p->kernels && p->on_host && p->state_on_host && p->named && p->joins && p->at && p->next;
 }
 
 static bool alloc_arrays(fl_plan *p)
@@ -125,13 +147,15 @@ static bool alloc_arrays(fl_plan *p)
     p->host_args = fl_arena_array(&p->arena, n_host, sizeof *p->host_args);
     p->host_at = fl_arena_array(&p->arena, n_host, sizeof *p->host_at);
     p->items = fl_arena_array(&p->arena, g->nodes.n, sizeof *p->items);
+    p->joints = fl_arena_array(&p->arena, p->device ? g->nodes.n : 0, sizeof *p->joints);
+    p->joint_calls = fl_arena_array(&p->arena, g->nodes.n, sizeof *p->joint_calls);
     p->marks = fl_arena_array(&p->arena, p->device ? g->nodes.n + 1 : 0, sizeof *p->marks);
     p->taps = fl_arena_array(&p->arena, g->taps.n, sizeof *p->taps);
     p->args = fl_arena_array(&p->arena, n_args, sizeof *p->args);
     p->arg_place = fl_arena_array(&p->arena, n_args, sizeof *p->arg_place);
     p->arg_val = fl_arena_array(&p->arena, n_args, sizeof *p->arg_val);
-    return p->host_args && p->host_at && p->items && p->marks && p->taps && p->args &&
-           p->arg_place && p->arg_val;
+    return p->host_args && p->host_at && p->items && p->joints && p->joint_calls && p->marks &&
+           p->taps && p->args && p->arg_place && p->arg_val;
 }
 
 /* ---- sizes ---- */
@@ -165,7 +189,7 @@ static fl_status measure_scratch(fl_plan *p, fl_error *err)
 static bool measure_gather(fl_plan *p)
 {
     if (p->device) {
-        p->gather_bytes = (size_t)p->limits.max_logits * sizeof(fl_pick);
+        p->gather_bytes = (size_t)p->limits.max_logits * (sizeof(fl_draw) + sizeof(fl_pick));
         return fl_round_line(p->gather_bytes, &p->gather_bytes);
     }
     if (!p->logits || p->logits->stride == fl_type_width(&p->logits->type))
@@ -198,9 +222,10 @@ static fl_status fill(fl_plan *p, const fl_plan_options *opts, fl_place *place, 
     if (!place || !alloc_choice(p))
         return fl_graph_nomem(err);
     FL_TRY(fl_plan_choose(p, opts, err));
+    FL_TRY(fl_plan_join(p, err));
     if (!alloc_arrays(p))
         return fl_graph_nomem(err);
-    FL_TRY(fl_plan_place(p->graph, &p->limits, place, &p->value_bytes, err));
+    FL_TRY(fl_plan_place(p, place, err));
     if (!add_items(p, place))
         return fl_fail(err, FL_NOMEM, "the operands of these limits are larger than memory can be");
     return measure(p, err);
@@ -249,7 +274,9 @@ fl_status fl_plan_prepare(fl_plan *p, fl_error *err)
         if (p->arg_place[i].placed)
             p->args[i].data = p->workspace + p->arg_place[i].offset;
     }
-    return FL_OK;
+    if (p->pick_call.kernel)
+        p->pick_in[0] = *p->logits;
+    return p->n_joints ? p->device->fn->join(p->device, p->joints, p->n_joints, err) : FL_OK;
 }
 
 void fl_plan_destroy(fl_plan *p)

@@ -70,10 +70,26 @@ FL_MUST_CHECK fl_status fl_plan_run(fl_plan *p, fl_pool *pool, const fl_step *st
 float *fl_plan_logits(const fl_plan *p);
 FL_MUST_CHECK fl_status fl_plan_fetch(fl_plan *p, int32_t first, int32_t n, fl_error *err);
 
-/* What a device finds in each row of the logits of a step by itself: the index of the highest, the
- * lowest of equals, and whether all are finite (1 or 0; the index means nothing if not). */
+/* How to take a token from a row of logits (ops/draw.h): a device does it where the logits are.  As
+ * it travels there: FL_DRAW_WORDS words of a row.  All zero: the highest. */
+typedef struct fl_draw {
+    float scale;     /* log2(e) / temperature; 0: the highest is taken */
+    float floor;     /* of what is kept, from the highest; -infinity: off */
+    int32_t top_k;   /* 0: off */
+    uint32_t top_p;  /* in 2^-32; FL_DRAW_ALL: off */
+    uint64_t random; /* the point of the distribution, in 2^-64 */
+} fl_draw;
+enum { FL_DRAW_WORDS = sizeof(fl_draw) / sizeof(int32_t) };
+#define FL_DRAW_ALL UINT32_MAX
+
+/* Where to say, before a step, how the tokens of its logits are to be taken: [n_logits], kept until
+ * it is written again; NULL: the plan takes none by itself. */
+fl_draw *fl_plan_draws(fl_plan *p);
+
+/* What a device takes from each row of the logits of a step. */
+enum { FL_PICK_NOT_FINITE, FL_PICK_FOUND, FL_PICK_ASK /* fetch the row: too many are alike */ };
 typedef struct fl_pick {
-    int32_t id, finite;
+    int32_t id, state; /* the id means something with FL_PICK_FOUND */
 } fl_pick;
 const fl_pick *fl_plan_picks(const fl_plan *p); /* [n_logits] of the last step; NULL: not found */
 

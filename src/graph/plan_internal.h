@@ -1,6 +1,6 @@
 /* What the files of a plan share: choice of kernels (choose.c), layout of memory (memory.c), the
- * flat array (plan.c), its execution (run.c), the part of both that a device plays (device.c), and
- * the nodes that the host runs for a device (host.c). */
+ * flat array (plan.c), its execution (run.c), the part of both that a device plays (device.c), the
+ * nodes that it makes in one go (join.c), and those that the host runs for it (host.c). */
 #ifndef FL_GRAPH_PLAN_INTERNAL_H
 #define FL_GRAPH_PLAN_INTERNAL_H
 
@@ -26,6 +26,8 @@ typedef struct fl_plan_item { /* one kernel call and the taps that follow it */
     int node;            /* of the graph */
     const fl_arg *there; /* the host runs it for a device: its operands in the workspace, of which
                             the call's are copies in host memory; else NULL */
+    fl_joint *joint;     /* the calls that are made together with this one; NULL: none */
+    bool leads;          /* it is the first of them */
     bool logits_only;    /* nothing to do in a step without logits */
     int first_tap, n_taps;
 } fl_plan_item;
@@ -37,6 +39,13 @@ struct fl_plan {
     const fl_kernel **kernels; /* [nodes]; NULL: view */
     const char **on_host;      /* [nodes] why the host runs it for a device; NULL: it does not */
     bool *state_on_host;       /* [states] */
+    bool *named;               /* [nodes] the caller named the kernel */
+    bool *joins;               /* [nodes] the device can make it in one go with others */
+    int32_t *at; /* [nodes] the node in whose place it is made: the first of its joint, or itself */
+    int32_t *next; /* [nodes] the next of its joint; FL_NONE: the last, or alone */
+    fl_joint *joints;
+    const fl_call **joint_calls; /* [nodes] of all joints, one after the other */
+    int n_joints;
     fl_plan_item *items;
     int n_items;
     fl_plan_tap *taps; /* in order of the items */
@@ -48,9 +57,9 @@ struct fl_plan {
     fl_val *arg_val;     /* FL_NONE: left out */
     size_t n_args;
 
-    /* The workspace: values, then the logits if they must be gathered (on a device: what is the
-     * highest of each row), then per-worker scratch, then shared scratch.  Every part starts at a
-     * multiple of FL_CACHE_LINE. */
+    /* The workspace: values, then the logits if they must be gathered (on a device: how
+     * tokens are to be taken, and those that were), then per-worker scratch, then shared scratch.
+     * Every part starts at a multiple of FL_CACHE_LINE. */
     size_t value_bytes, gather_bytes, worker_bytes, shared_bytes, workspace_bytes;
     unsigned char *workspace; /* NULL: not prepared */
     void *raw;                /* in host memory: the allocation that it lies in */
@@ -61,8 +70,10 @@ struct fl_plan {
     fl_device *device;
     size_t device_bytes;
     int64_t *marks;           /* [calls + 1] times within a step, when they are asked for */
-    fl_call pick_call;        /* finds the highest logits; kernel NULL: none can */
-    fl_arg pick;              /* its output, [max_logits, 2] */
+    fl_call pick_call;        /* takes the next tokens; kernel NULL: none can */
+    fl_arg pick_in[2], pick;  /* logits, draws [max_logits, FL_DRAW_WORDS]; [max_logits, 2] */
+    int32_t n_drawn;          /* rows of draws that may not be zero there */
+    fl_draw *host_draws;      /* [max_logits] */
     fl_pick *host_picks;      /* [max_logits] */
     float *host_logits;       /* [max_logits, vocab] */
     unsigned char *host_rows; /* the rows of a tapped value */
@@ -101,12 +112,14 @@ FL_MUST_CHECK fl_status fl_plan_host_prepare(fl_plan *p, fl_error *err);
 FL_MUST_CHECK fl_status fl_plan_host_call(const fl_walk *w, const fl_plan_item *item,
                                           fl_error *err);
 
-/* Fills kernels, on_host and state_on_host. */
+/* Fills kernels, named, on_host and state_on_host. */
 FL_MUST_CHECK fl_status fl_plan_choose(fl_plan *p, const fl_plan_options *opts, fl_error *err);
 
+/* join.c: finds the nodes that can be made in one go, which fills at and next, and counts them. */
+FL_MUST_CHECK fl_status fl_plan_join(fl_plan *p, fl_error *err);
+
 /* Places all computed values: place has one entry per value of the graph. */
-FL_MUST_CHECK fl_status fl_plan_place(const fl_graph *g, const fl_limits *limits, fl_place *place,
-                                      size_t *bytes, fl_error *err);
+FL_MUST_CHECK fl_status fl_plan_place(fl_plan *p, fl_place *place, fl_error *err);
 
 /* Rounds up to FL_CACHE_LINE; false when it wraps. */
 static inline bool fl_round_line(size_t n, size_t *out)

@@ -82,7 +82,7 @@ static void make_gather_logits(fl_trial *t)
     add_rows(t, 100, 0);
 }
 
-static void make_greatest(fl_trial *t)
+static void make_pick(fl_trial *t)
 {
     add_rows(t, 700, 0);
 }
@@ -252,7 +252,7 @@ static void make_index_select_wide(fl_trial *t)
 
 const fl_trial_kind fl_trial_kinds[] = {{"embed", make_embed, false},
                                         {"gather_logits", make_gather_logits, false},
-                                        {"greatest", make_greatest, false},
+                                        {"pick", make_pick, false},
                                         {"cache_write", make_cache_write, false},
                                         {"rmsnorm", make_rmsnorm, false},
                                         {"l2norm", make_l2norm, false},

@@ -12,6 +12,8 @@ typedef cudaEvent_t musaEvent_t;
 typedef cudaGraphExec_t musaGraphExec_t;
 typedef cudaGraph_t musaGraph_t;
 typedef cudaStream_t musaStream_t;
+typedef cudaKernel_t musaKernel_t;
+typedef cudaLibrary_t musaLibrary_t;
 
 static const auto musaErrorInsufficientDriver = cudaErrorInsufficientDriver;
 static const auto musaEventDisableTiming = cudaEventDisableTiming;
@@ -52,6 +54,10 @@ MOCK(musaGraphDestroy, cudaGraphDestroy)
 MOCK(musaGraphExecDestroy, cudaGraphExecDestroy)
 MOCK(musaGraphInstantiate, cudaGraphInstantiate)
 MOCK(musaGraphLaunch, cudaGraphLaunch)
+MOCK(musaLaunchKernel, cudaLaunchKernel)
+MOCK(musaLibraryGetKernel, cudaLibraryGetKernel)
+MOCK(musaLibraryLoadData, cudaLibraryLoadData)
+MOCK(musaLibraryUnload, cudaLibraryUnload)
 MOCK(musaMalloc, cudaMalloc)
 MOCK(musaMallocHost, cudaMallocHost)
 MOCK(musaMemGetInfo, cudaMemGetInfo)

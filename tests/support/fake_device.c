@@ -1,13 +1,15 @@
 #include "support/fake_device.h"
 
 #include "base/mem.h"
+#include "ops/fused.h"
 #include "support/cmocka_all.h"
 
 #include <stdio.h>
 #include <string.h>
 
 const char *fake_device_broken;
-int fake_device_alive, fake_device_repeats;
+int fake_device_alive, fake_device_repeats, fake_device_joined;
+void (*fake_device_on_join)(const fl_joint *joints, int n);
 size_t fake_device_reserved, fake_device_fetched;
 static long fail_in;
 
@@ -35,6 +37,7 @@ typedef struct fake {
     int n_host;
     bool dead;
     const fl_step *step;
+    fl_limits limits;
     int n_marks;
     record *records[MAX_RECORDS], *recording, *repeating;
     int n_records;
@@ -81,6 +84,7 @@ static fl_status reserve(fl_device *d, size_t bytes, const fl_limits *limits, fl
     assert_true(!f->arena && limits->max_seqs > 0 && bytes <= d->memory);
     f->arena = fl_alloc_aligned(bytes, FL_DEVICE_ALIGN);
     f->size = fake_device_reserved = bytes;
+    f->limits = *limits;
     if (!f->arena)
         return fl_fail(err, FL_NOMEM, "no memory");
     memset(f->arena, 0xa5, bytes);
@@ -246,6 +250,73 @@ static void run(const fl_call *call, const fl_step *step, int phase, const fl_wo
     make_call(f, call, step);
 }
 
+/* ---- calls in one go ---- */
+
+static bool joins(const fl_device *d, const fl_node_view *members, int n, const fl_node_view *node,
+                  uint64_t inside)
+{
+    (void)d;
+    return fl_fused_joins(members, n, node, inside);
+}
+
+static bool apart(const fake *f, const fl_arg *a, const fl_arg *b)
+{
+    int32_t most = f->limits.max_rows;
+    const char *x = a->data, *y = b->data;
+    size_t n = (size_t)(a->stride * most) * 4, m = (size_t)(b->stride * most) * 4;
+    if (a->type.rows == FL_ROWS_LOGITS)
+        n = (size_t)(a->stride * f->limits.max_logits) * 4;
+    if (b->type.rows == FL_ROWS_LOGITS)
+        m = (size_t)(b->stride * f->limits.max_logits) * 4;
+    return x + n <= y || y + m <= x;
+}
+
+/* The calls of a joint may run in any order but that of who reads whom, so what one writes lies
+ * apart from whatever else they read and write. */
+static void check_apart(const fake *f, const fl_joint *j)
+{
+    for (int i = 0; i < j->n; i++) {
+        const fl_arg *out = &j->calls[i]->out[0];
+        assert_int_equal(j->calls[i]->n_out, 1);
+        for (int k = 0; k < j->n; k++) {
+            const fl_call *c = j->calls[k];
+            assert_true(k == i || apart(f, out, &c->out[0]));
+            for (int a = 0; a < c->n_in; a++) {
+                const fl_type *t = &c->in[a].type;
+                bool rows = t->rows == FL_ROWS_TOKENS || t->rows == FL_ROWS_LOGITS;
+                bool of_this = rows && k > i && c->in[a].data == out->data;
+                if (rows && !of_this && !apart(f, out, &c->in[a]))
+                    fail_msg("%s %d of a joint writes over what %s %d reads",
+                             j->calls[i]->kernel->op, i, c->kernel->op, k);
+            }
+        }
+    }
+}
+
+static void run_joint(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
+{
+    const fl_joint *j = call->prep;
+    for (int i = 0; i < j->n; i++)
+        run(j->calls[i], step, phase, worker);
+    fake_device_joined += j->n > 1 ? j->n : 0;
+}
+
+static const fl_kernel joint_kernel = {
+    .op = "joint", .name = "fake", .n_phases = 1, .run = run_joint};
+
+static fl_status join(fl_device *d, fl_joint *joints, int n, fl_error *err)
+{
+    fake *f = (fake *)d;
+    FL_TRY(fault(f, false, err));
+    for (int i = 0; i < n; i++) {
+        check_apart(f, &joints[i]);
+        joints[i].call = (fl_call){.kernel = &joint_kernel, .prep = &joints[i]};
+    }
+    if (fake_device_on_join)
+        fake_device_on_join(joints, n);
+    return FL_OK;
+}
+
 /* ---- steps ---- */
 
 static fl_status begin(fl_device *d, const void *owner, const fl_step *step, bool observed,
@@ -318,6 +389,8 @@ static const fl_device_fn functions = {.close = close_device,
                                        .begin = begin,
                                        .end = end,
                                        .wait = wait,
+                                       .joins = joins,
+                                       .join = join,
                                        .mark = mark,
                                        .times = times};
 

@@ -18,7 +18,10 @@ void fake_device_fail_at(long n);
 extern const char *fake_device_broken; /* an operator whose kernel does nothing; NULL: none */
 extern int fake_device_alive;          /* devices that are open */
 extern int fake_device_repeats;        /* steps that were repeated from a recording */
+extern int fake_device_joined;         /* calls that were made in one go with others */
 extern size_t fake_device_reserved;    /* by the last reserve */
 extern size_t fake_device_fetched;     /* bytes that went to the host, since it was last set to 0 */
+/* Sees what a plan puts together (by the rule of ops/fused.h); NULL: nobody does. */
+extern void (*fake_device_on_join)(const fl_joint *joints, int n);
 
 #endif

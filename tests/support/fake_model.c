@@ -143,8 +143,8 @@ static const fl_kernel kernels[] = {
     {.op = "fake_head", .name = "ref", .n_phases = 1, .run = run_head},
 };
 static const fl_kernel_list list = FL_KERNEL_LIST(kernels);
-static const fl_kernel_list *const lists[] = {&list, &fl_ref_kernels_greatest};
-static const fl_op *const ops[] = {&op_embed, &op_decay, &op_recall, &op_head, &fl_op_greatest};
+static const fl_kernel_list *const lists[] = {&list, &fl_ref_kernels_pick};
+static const fl_op *const ops[] = {&op_embed, &op_decay, &op_recall, &op_head, &fl_op_pick};
 static const fl_registry registry = {.ops = ops, .n_ops = 5, .lists = lists, .n_lists = 2};
 
 /* ---- the graph ---- */

@@ -1,8 +1,10 @@
-/* Cases of the operators that move rows, of greatest and of conv1d: embed, gather_logits,
+/* Cases of the operators that move rows, of pick and of conv1d: embed, gather_logits,
  * cache_write, cast. */
+#include "ops/draw.h"
 #include "support/ops_gen.h"
 
 #include <math.h>
+#include <string.h>
 
 static fl_dtype float_type(tc *c)
 {
@@ -40,13 +42,36 @@ static void make_gather(tc *c)
 }
 
 /* Long rows and short ones, some with equal numbers, some with one that is not finite. */
-static void make_greatest(tc *c)
+/* How to take a token of each row: temperatures from nearly greedy to nearly flat. */
+static void make_draws(tc *c, int in)
+{
+    rng *r = c->random;
+    for (int32_t i = 0; i < tc_n_rows(c, c->in_type[in].rows); i++) {
+        float temperature = expf((float)rng_int(r, -40, 40) / 10);
+        float top_p = rng_one_in(r, 2) ? 1 : (float)rng_int(r, 0, 1000) / 1000;
+        float min_p = rng_one_in(r, 2) ? 0 : (float)rng_int(r, 0, 100) / 100;
+        int32_t top_k = rng_one_in(r, 2) ? 0 : (int32_t)rng_int(r, 1, 60);
+        uint64_t random = (uint64_t)rng_int(r, 0, UINT32_MAX) << 32 |
+                          (uint64_t)rng_int(r, 0, UINT32_MAX);
+        fl_draw d = fl_draw_of(temperature, top_k, top_p, min_p, random);
+        if (rng_one_in(r, 8))
+            d = (fl_draw){0};
+        memcpy(tc_f32(c, in, i), &d, sizeof d);
+    }
+}
+
+static void make_pick(tc *c)
 {
     static const float odd[] = {NAN, INFINITY, -INFINITY};
     tc_step_random(c, 12, 200);
-    int64_t width = rng_int(c->random, 1, rng_one_in(c->random, 4) ? 9000 : 300);
-    int x = tc_rows(c, ops_row_symbol(c), FL_F32, 1, &width);
-    ops_special(c, x, false);
+    bool drawn = !rng_one_in(c->random, 3); /* of few enough for a device to rank all of them */
+    int64_t width = rng_int(c->random, 1, rng_one_in(c->random, 4) ? drawn ? 3000 : 9000 : 300);
+    fl_rows symbol = ops_row_symbol(c);
+    int x = tc_rows(c, symbol, FL_F32, 1, &width);
+    if (drawn)
+        make_draws(c, tc_rows(c, symbol, FL_I32, 1, (int64_t[]){FL_DRAW_WORDS}));
+    else
+        ops_special(c, x, false);
     for (int32_t r = 0; r < tc_n_rows(c, c->in_type[x].rows); r++) {
         float *row = tc_f32(c, x, r);
         for (int64_t i = 0; rng_one_in(c->random, 2) && i < width; i++)
@@ -122,7 +147,7 @@ static void conv_magnitude(tc *c, bool fast, ops_magnitude *m)
 
 const ops_gen ops_gen_embed = {"embed", make_embed, NULL, 0, false};
 const ops_gen ops_gen_gather_logits = {"gather_logits", make_gather, NULL, 0, false};
-const ops_gen ops_gen_greatest = {"greatest", make_greatest, NULL, 0, false};
+const ops_gen ops_gen_pick = {"pick", make_pick, NULL, 0, false};
 const ops_gen ops_gen_cache_write = {"cache_write", make_cache_write, NULL, 0, false};
 const ops_gen ops_gen_cast = {"cast", make_cast, NULL, 0, false};
 const ops_gen ops_gen_conv1d = {"conv1d", make_conv, conv_magnitude, 1e-6, false};

@@ -86,7 +86,7 @@ static void test_lacking(void **state)
 {
     (void)state;
     static const char *const ops[] = {"fake_embed", "fake_decay", "fake_recall", "fake_head",
-                                      "greatest"};
+                                      "pick"};
     engine_dice = (rng){17};
     for (unsigned set = 1; set < 1u << 5; set++) {
         char without[80] = "", says[80];
@@ -145,6 +145,55 @@ static void test_sampling(void **state)
             if (i % 3 == 2)
                 run_all(e);
         }
+        fl_engine_destroy(e);
+    }
+    for (int i = 0; i < N; i++) {
+        assert_same(&c[0][i], &c[1][i]);
+        collector_free(&c[0][i]);
+        collector_free(&c[1][i]);
+    }
+}
+
+/* A device draws by itself what the host would draw; choices that begin on one row fetch it once.
+ */
+static void test_drawing(void **state)
+{
+    (void)state;
+    enum { N = 5, TOKENS = 25 };
+    int32_t text[N][40];
+    collector c[2][N];
+    fl_error err;
+    engine_dice = (rng){21};
+    for (int i = 0; i < N; i++)
+        engine_some_ids(text[i], 40);
+    for (int k = 0; k < 2; k++) {
+        fl_engine *e;
+        assert_int_equal(make(k ? open_fake(NULL) : NULL, &e, &err), FL_OK);
+        fake_device_fetched = 0;
+        for (int i = 0; i < N; i++) {
+            fl_request_params p = engine_params(text[i], 10 + 6 * i, TOKENS);
+            p.sampling.temperature = 0.5f + 0.5f * (float)i;
+            p.sampling.top_k = i == 1 ? 7 : 0;
+            p.sampling.top_p = i == 2 ? 0.8f : 1;
+            p.sampling.min_p = i == 3 ? 0.05f : 0;
+            p.sampling.seed = 30 + (uint64_t)i;
+            collect(&c[k][i], &p, 0);
+            engine_submit(e, &p);
+            if (i == 2)
+                run_all(e);
+        }
+        run_all(e);
+        if (k)
+            assert_int_equal(fake_device_fetched, N * TOKENS * sizeof(fl_pick)); /* no logits */
+        fake_device_fetched = 0;
+        fl_request_params p = engine_params(text[0], 40, TOKENS);
+        p.sampling.temperature = 1;
+        p.n = 2;
+        engine_submit(e, &p);
+        run_all(e);
+        size_t row = FAKE_VOCAB * sizeof(float), picks = (1 + 2 * (TOKENS - 1)) * sizeof(fl_pick);
+        if (k)
+            assert_int_equal(fake_device_fetched, row + picks);
         fl_engine_destroy(e);
     }
     for (int i = 0; i < N; i++) {
@@ -322,7 +371,7 @@ static void test_failures(void **state)
 {
     (void)state;
     fail_each(NULL);
-    fail_each("fake_decay,fake_head,greatest");
+    fail_each("fake_decay,fake_head,pick");
 }
 
 /* With the i-th allocation failing, for all i, an engine with host calls leaves nothing behind. */
@@ -478,13 +527,13 @@ static void test_foreign_plugins(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers),         cmocka_unit_test(test_lacking),
-        cmocka_unit_test(test_sampling),        cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_state_travels),   cmocka_unit_test(test_profile),
-        cmocka_unit_test(test_failures),        cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_memory_limit),    cmocka_unit_test(test_tiny),
-        cmocka_unit_test(test_self_test),       cmocka_unit_test(test_names),
-        cmocka_unit_test(test_foreign_plugins),
+        cmocka_unit_test(test_answers),    cmocka_unit_test(test_lacking),
+        cmocka_unit_test(test_sampling),   cmocka_unit_test(test_drawing),
+        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_state_travels),
+        cmocka_unit_test(test_profile),    cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_no_memory),  cmocka_unit_test(test_memory_limit),
+        cmocka_unit_test(test_tiny),       cmocka_unit_test(test_self_test),
+        cmocka_unit_test(test_names),      cmocka_unit_test(test_foreign_plugins),
     };
     return cmocka_run_group_tests(tests, engine_setup, engine_teardown);
 }

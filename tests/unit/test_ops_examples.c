@@ -146,7 +146,7 @@ static void test_rows_moved(void **state)
     row_is(&c, 0, 1, 2, (double[]){5, 6});
     tc_end(&c);
 
-    begin(&c, "greatest", 4);
+    begin(&c, "pick", 4);
     numbers(&c, 4, 3, (float[]){1, 5, 5, -3, -2, -1, 0, NAN, 9, -INFINITY, 0, 0});
     run_ref(&c);
     assert_memory_equal(c.out[0].data, ((int32_t[]){1, 1}), 8);

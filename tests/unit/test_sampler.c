@@ -188,21 +188,21 @@ static void test_selection_against_sort(void **state)
         dice = (rng){seed};
         int n = 1 + (int)rnd(seed % 10 ? 60 : 3000);
         uint32_t levels = 1 + rnd(rnd(2) ? 5 : 100000); /* few levels: many ties */
-        double sum = 0;
+        uint64_t sum = 0;
         for (int i = 0; i < n; i++) {
             uint32_t level = rnd(levels);
             if (seed % 7 == 0) /* falling or rising input */
                 level = (uint32_t)(seed % 2 ? i : n - i);
-            c[i] = (fl_candidate){(float)level, (float)(level + 1), i};
-            sum += c[i].w;
+            c[i] = (fl_candidate){(float)level, i, level + 1};
+            sum += c[i].weight;
         }
         memcpy(sorted, c, sizeof c);
         qsort(sorted, (size_t)n, sizeof *sorted, by_order);
         bool by_count = rnd(2);
-        double target = by_count ? 1 + rnd((uint32_t)n) : floor(sum * rnd(1001) / 1000);
+        uint64_t target = by_count ? 1 + rnd((uint32_t)n) : sum * rnd(1001) / 1000;
         int expect = 0;
-        for (double at = 0; expect < n && (expect == 0 || at < target); expect++)
-            at += by_count ? 1 : sorted[expect].w;
+        for (uint64_t at = 0; expect < n && (expect == 0 || at < target); expect++)
+            at += by_count ? 1 : sorted[expect].weight;
         int got = (int)fl_candidates_best(c, n, target, by_count);
         if (got != expect || c[got - 1].id != sorted[got - 1].id)
             fail_msg("seed %u: %d candidates, expected %d", seed, got, expect);

@@ -10,6 +10,10 @@
  * closed, and closing the last one then resets the hardware, so that the process can go on. */
 #include "ops/gpu/gpu.h"
 
+extern "C" {
+#include "ops/fused.h"
+}
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,6 +51,9 @@ typedef struct gpu {
     int n_records;
     record *recording, *repeating;
 
+    char arch[16];
+    gpu_joined *joined;
+
     cudaEvent_t *marks; /* made when they are first needed */
     int n_marks, max_marks;
 } gpu;
@@ -80,6 +87,7 @@ static void close_device(fl_device *d)
         cudaStreamSynchronize(g->queue.stream);
     for (int i = 0; i < g->n_records; i++)
         cudaGraphExecDestroy(g->records[i].graph);
+    gpu_part(g->joined);
     for (int i = 0; i < g->n_host; i++)
         cudaFreeHost(g->host[i]);
     for (int i = 0; i < 2; i++) {
@@ -344,6 +352,21 @@ static fl_status end(fl_device *d, fl_error *err)
              : FL_OK;
 }
 
+/* ---- calls in one go ---- */
+
+static bool joins(const fl_device *d, const fl_node_view *members, int n, const fl_node_view *node,
+                  uint64_t inside)
+{
+    (void)d;
+    return fl_fused_joins(members, n, node, inside);
+}
+
+static fl_status join(fl_device *d, fl_joint *joints, int n, fl_error *err)
+{
+    gpu *g = enter(d);
+    return gpu_join(joints, n, g->arch, &g->joined, d->note, err);
+}
+
 /* ---- times within a step ---- */
 
 static void mark(fl_device *d, int i)
@@ -389,6 +412,8 @@ static const fl_device_fn functions = {.close = close_device,
                                        .begin = begin,
                                        .end = end,
                                        .wait = wait,
+                                       .joins = joins,
+                                       .join = join,
                                        .mark = mark,
                                        .times = times};
 
@@ -434,6 +459,7 @@ static fl_status open_device(int ordinal, fl_device **out, fl_error *err)
 #ifdef FL_GPU_WGMMA
     g->queue.wgmma = p.major == 9;
 #endif
+    snprintf(g->arch, sizeof g->arch, GPU_ARCH "_%d%d", p.major, p.minor);
     snprintf(g->base.name, sizeof g->base.name, GPU_KIND ":%d %.100s, %.1f GiB", ordinal, p.name,
              (double)total / (1 << 30));
     n_open++;

@@ -1,6 +1,6 @@
 /* What every file of the GPU backend includes: the runtime under its CUDA names (musa.h renames
- * them for Moore Threads), what a kernel finds of the step in device memory, and the small helpers
- * that launching and reducing need.
+ * them for Moore Threads), what a kernel finds of the step in device memory (row_math.h), and the
+ * small helpers that launching and reducing need.
  *
  * Kernels work in warps of GPU_LANES threads, which opening a device makes sure of; nothing here is
  * PTX. */
@@ -10,11 +10,13 @@
 #ifdef FL_MUSA
 #include "ops/gpu/musa.h"
 #define GPU_KIND "musa"
+#define GPU_ARCH "mp"
 #else
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #define GPU_KIND "cuda"
+#define GPU_ARCH "sm"
 #endif
 
 #include <stdint.h>
@@ -26,23 +28,10 @@ extern "C" {
 #include "ops/def/def_internal.h"
 #include "ops/plugin.h"
 }
+#include "ops/gpu/row_math.h"
 
 enum { GPU_LANES = 32 }; /* threads that reduce together by shuffles */
 enum { GPU_ROWS, GPU_SEQS, GPU_LOGITS, GPU_ONE, GPU_COUNTS }; /* indices into gpu_step.counts */
-
-typedef struct gpu_seq {
-    int32_t row0, n_rows, slot, page0; /* pages[page0 + p / FL_PAGE_TOKENS] holds position p */
-    int64_t pos0;
-} gpu_seq;
-
-/* The step in device memory, written anew for each step at the same addresses, so that a recorded
- * step finds the numbers of the one it repeats.  A kernel may be launched for more rows than there
- * are: those from counts[GPU_ROWS] on are not there. */
-typedef struct gpu_step {
-    const int32_t *counts;
-    const gpu_seq *seqs;
-    const int32_t *ids, *row_seq, *pos, *logit_rows, *pages;
-} gpu_step;
 
 /* fl_worker.queue. */
 typedef struct gpu_queue {
@@ -54,11 +43,16 @@ typedef struct gpu_queue {
     cudaError_t error;   /* the first launch that was refused */
 } gpu_queue;
 
-/* An activation: rows of floats (or int32_t). */
-typedef struct gpu_rows {
-    float *p;
-    int64_t stride;
-} gpu_rows;
+/* conv.cu: moves the tails of a conv1d on. */
+void gpu_conv_tail(gpu_queue *q, const fl_call *call, const fl_step *step);
+
+/* fused.cu: compiles the calls of each joint for the architecture and gives it the kernel that
+ * makes them; *out owns what that takes.  Where there is no compiler the joints stay as they are,
+ * and note says so. */
+typedef struct gpu_joined gpu_joined;
+FL_MUST_CHECK fl_status gpu_join(fl_joint *joints, int n, const char *arch, gpu_joined **out,
+                                 char note[160], fl_error *err);
+void gpu_part(gpu_joined *joined); /* NULL is allowed */
 
 static inline gpu_rows gpu_rows_of(const fl_arg *a)
 {
@@ -119,14 +113,7 @@ template <typename F> static inline void gpu_allow_shared(gpu_queue *q, F *kerne
 
 #ifdef __CUDACC__
 
-/* Sums and maxima over GPU_LANES threads, in a fixed order; every thread gets the result. */
-static __device__ inline float lanes_sum(float x)
-{
-    for (int i = GPU_LANES / 2; i > 0; i /= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, i, GPU_LANES);
-    return x;
-}
-
+/* The highest over GPU_LANES threads; every thread gets it. */
 static __device__ inline float lanes_max(float x)
 {
     for (int i = GPU_LANES / 2; i > 0; i /= 2)
@@ -159,7 +146,7 @@ static __device__ inline int64_t step_item(const gpu_step &s, const gpu_seq &q, 
 /* The kernel lists, one per file; those with PTX are left out of a portable build. */
 #define GPU_PORTABLE_FILES(X)                                                                      \
     X(rows)                                                                                        \
-    X(greatest)                                                                                    \
+    X(pick)                                                                                    \
     X(norm)                                                                                        \
     X(rope)                                                                                        \
     X(linear)                                                                                      \

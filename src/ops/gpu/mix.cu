@@ -1,8 +1,6 @@
 /* residual_mix: a block per row.  One pass over the sources gives the scores, a second the mix. */
 #include "ops/gpu/gpu.h"
 
-enum { THREADS = 256 };
-
 typedef struct mix_args {
     gpu_rows source[FL_MIX_SOURCES], y;
     const float *w;
@@ -22,13 +20,13 @@ static __global__ void mix_kernel(mix_args a)
     for (int i = 0; i < a.n; i++) {
         const float *v = a.source[i].p + row * a.source[i].stride;
         float squares = 0, dot = 0;
-        for (int64_t d = threadIdx.x; d < a.width; d += THREADS) {
+        for (int64_t d = threadIdx.x; d < a.width; d += blockDim.x) {
             squares = fmaf(v[d], v[d], squares);
             dot = fmaf(v[d], a.w[d], dot);
         }
         squares = block_sum(squares, room);
         dot = block_sum(dot, room);
-        p[i] = dot / sqrtf(squares / (float)a.width + a.eps);
+        p[i] = mix_score(dot, squares, (float)a.width, a.eps);
         high = p[i] > high ? p[i] : high;
     }
     for (int i = 0; i < a.n; i++) {
@@ -37,7 +35,7 @@ static __global__ void mix_kernel(mix_args a)
     }
     for (int i = 0; i < a.n; i++)
         p[i] /= sum;
-    for (int64_t d = threadIdx.x; d < a.width; d += THREADS) {
+    for (int64_t d = threadIdx.x; d < a.width; d += blockDim.x) {
         float mix = 0;
         for (int i = 0; i < a.n; i++)
             mix = fmaf(p[i], a.source[i].p[row * a.source[i].stride + d], mix);
@@ -61,7 +59,7 @@ static void run(const fl_call *call, const fl_step *step, int phase, const fl_wo
     a.width = call->in[0].type.dim[0];
     a.eps = (float)call->attr[FL_RESIDUAL_MIX_EPS].f;
     if (rows)
-        mix_kernel<<<(unsigned)rows, THREADS, 0, q->stream>>>(a);
+        mix_kernel<<<(unsigned)rows, fl_row_threads(a.width), 0, q->stream>>>(a);
     gpu_launched(q);
 }
 

@@ -35,6 +35,12 @@
 #define cudaGraphInstantiate musaGraphInstantiate
 #define cudaGraphLaunch musaGraphLaunch
 #define cudaGraph_t musaGraph_t
+#define cudaKernel_t musaKernel_t
+#define cudaLaunchKernel musaLaunchKernel
+#define cudaLibraryGetKernel musaLibraryGetKernel
+#define cudaLibraryLoadData musaLibraryLoadData
+#define cudaLibraryUnload musaLibraryUnload
+#define cudaLibrary_t musaLibrary_t
 #define cudaMalloc musaMalloc
 #define cudaMallocHost musaMallocHost
 #define cudaMemGetInfo musaMemGetInfo

@@ -27,11 +27,13 @@ template <int KIND> static __global__ void norm_kernel(norm_args a)
         mean = block_sum(mean, room) / a.d;
     }
     for (int i = threadIdx.x; i < a.d; i += blockDim.x)
-        sum += (x[i] - mean) * (x[i] - mean);
+        sum = fmaf(x[i] - mean, x[i] - mean, sum);
     sum = block_sum(sum, room);
-    float r = KIND == L2 ? a.scale / sqrtf(sum + a.eps) : 1 / sqrtf(sum / a.d + a.eps);
-    for (int i = threadIdx.x; i < a.d; i += blockDim.x)
-        y[i] = (x[i] - mean) * r * (a.w ? a.w[i] : 1) + (a.b ? a.b[i] : 0);
+    float r = KIND == L2 ? l2_factor(sum, a.scale, a.eps) : rms_factor(sum, a.d, a.eps);
+    for (int i = threadIdx.x; i < a.d; i += blockDim.x) {
+        float v = (x[i] - mean) * r * (a.w ? a.w[i] : 1);
+        y[i] = a.b ? v + a.b[i] : v;
+    }
 }
 
 static const float *vector(const fl_call *call, int i)
@@ -56,9 +58,8 @@ static void run(const fl_call *call, const fl_step *step, int phase, const fl_wo
     a.per_row = (int)(fl_type_width(t) / a.d);
     a.eps = (float)call->attr[0].f;
     a.scale = KIND == L2 ? (float)call->attr[FL_L2NORM_SCALE].f : 1;
-    int threads = a.d <= 128 ? 32 : a.d <= 1024 ? 128 : 512;
     if (rows)
-        norm_kernel<KIND><<<(unsigned)(rows * a.per_row), threads, 0, q->stream>>>(a);
+        norm_kernel<KIND><<<(unsigned)(rows * a.per_row), fl_row_threads(a.d), 0, q->stream>>>(a);
     gpu_launched(q);
 }
 

@@ -1,10 +1,11 @@
 /* route: a block per row; scores and choices are doubles in shared memory, as the reference has
- * them, and the best is taken as often as experts are wanted. */
+ * them.  Seen as whole numbers in the same order, a search by halves finds the lowest that is among
+ * the best; those are gathered and ranked against each other. */
 #include "ops/gpu/gpu.h"
 
 #include <string.h>
 
-enum { THREADS = 128, MAX_EXPERTS = 2048 };
+enum { THREADS = 256, MAX_EXPERTS = 2048 };
 
 typedef struct route_args {
     gpu_rows logits, ids, weights;
@@ -87,12 +88,75 @@ static __device__ void keep_groups(const route_args &a, const double *choice, do
     }
 }
 
-static __global__ void route_kernel(route_args a)
+/* A whole number that orders as the value does; both zeros are one. */
+static __device__ inline uint64_t key_of(double value)
+{
+    uint64_t bits = (uint64_t)__double_as_longlong(value + 0.0);
+    return bits >> 63 ? ~bits : bits | (uint64_t)1 << 63;
+}
+
+/* How many of the block's keys, EACH of a thread, are at least `least`. */
+template <int EACH>
+static __device__ inline int count_from(const uint64_t (&key)[EACH], uint64_t least)
+{
+    int n = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        n += __syncthreads_count(key[i] >= least);
+    return n;
+}
+
+/* Writes the topk best of n entries that are not out to best, the best first, lower indices before
+ * higher ones of equals; list has room for n.  There are so many. */
+template <int EACH>
+static __device__ void take_best(const double *choice, const bool *out, int n, int topk, int *list,
+                                 int *best)
+{
+    __shared__ int n_list;
+    uint64_t key[EACH], low = 1, high = ~(uint64_t)0; /* the answer lies in [low, high] */
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        int e = threadIdx.x + i * THREADS;
+        key[i] = e < n && !out[e] ? key_of(choice[e]) : 0;
+    }
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2 + 1;
+        int found = count_from(key, middle);
+        if (found >= topk)
+            low = middle;
+        else
+            high = middle - 1;
+        if (found == topk)
+            break;
+    }
+    if (threadIdx.x == 0)
+        n_list = 0;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        if (key[i] >= low)
+            list[atomicAdd(&n_list, 1)] = threadIdx.x + i * THREADS;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < n_list; i += THREADS) {
+        int e = list[i], rank = 0;
+        for (int k = 0; k < n_list; k++) {
+            int o = list[k];
+            rank += choice[o] > choice[e] || (choice[o] == choice[e] && o < e);
+        }
+        if (rank < topk)
+            best[rank] = e;
+    }
+    __syncthreads();
+}
+
+static __global__ void __launch_bounds__(THREADS) route_kernel(route_args a)
 {
     extern __shared__ double shared[];
     __shared__ candidate room[THREADS / GPU_LANES];
     double *score = shared, *choice = score + a.n, *group = choice + a.n;
-    bool *out = (bool *)(group + a.groups), *group_out = out + a.n;
+    int *list = (int *)(group + a.groups), *best = list + a.n;
+    bool *out = (bool *)(best + a.topk), *group_out = out + a.n;
     int64_t row = blockIdx.x;
     if (row >= *a.count)
         return;
@@ -121,18 +185,19 @@ static __global__ void route_kernel(route_args a)
     int32_t *ids = (int32_t *)a.ids.p + row * a.ids.stride;
     float *weights = a.weights.p + row * a.weights.stride;
     double sum = 0;
-    for (int j = 0; j < a.topk; j++) {
-        int e = block_best(choice, out, a.n, room).index;
-        sum += score[e];
-        if (threadIdx.x == 0) {
-            out[e] = true;
-            ids[j] = e;
-        }
-        __syncthreads();
-    }
+    if (a.n <= THREADS)
+        take_best<1>(choice, out, a.n, a.topk, list, best);
+    else if (a.n <= 4 * THREADS)
+        take_best<4>(choice, out, a.n, a.topk, list, best);
+    else
+        take_best<MAX_EXPERTS / THREADS>(choice, out, a.n, a.topk, list, best);
+    for (int j = 0; j < a.topk; j++)
+        sum += score[best[j]];
     double divide = a.renormalize ? sum + 1e-20 : 1;
-    for (int j = threadIdx.x; j < a.topk; j += THREADS)
-        weights[j] = (float)(score[ids[j]] / divide * a.scale);
+    for (int j = threadIdx.x; j < a.topk; j += THREADS) {
+        ids[j] = best[j];
+        weights[j] = (float)(score[best[j]] / divide * a.scale);
+    }
 }
 
 static void run(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
@@ -154,7 +219,8 @@ static void run(const fl_call *call, const fl_step *step, int phase, const fl_wo
     a.softmax = strcmp(call->attr[FL_ROUTE_FUNC].text, "softmax") == 0;
     a.renormalize = call->attr[FL_ROUTE_RENORMALIZE].i != 0;
     a.scale = call->attr[FL_ROUTE_SCALE].f;
-    size_t shared = (size_t)(2 * a.n + a.groups) * sizeof(double) + (size_t)(a.n + a.groups);
+    size_t shared = (size_t)(2 * a.n + a.groups) * sizeof(double) +
+                    (size_t)(a.n + a.topk) * sizeof(int) + (size_t)(a.n + a.groups);
     gpu_allow_shared(q, route_kernel, shared);
     if (rows)
         route_kernel<<<(unsigned)rows, THREADS, shared, q->stream>>>(a);

@@ -14,7 +14,7 @@
     X(rope)                                                                                        \
     X(linear)                                                                                      \
     X(rows)                                                                                        \
-    X(greatest)                                                                                    \
+    X(pick)                                                                                    \
     X(conv)                                                                                        \
     X(delta_rule)                                                                                  \
     X(mla)                                                                                         \
