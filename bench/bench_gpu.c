@@ -13,6 +13,7 @@
 #include "graph/device.h"
 #include "ops/def/def_internal.h"
 #include "ops/device.h"
+#include "ops/draw.h"
 #include "ops/ops.h"
 
 #include <stdio.h>
@@ -576,16 +577,47 @@ static void bench_index(void)
     }
 }
 
+/* Taking tokens: a floor of one pass over the logits. */
+static void bench_pick(void)
+{
+    enum { VOCAB = 163840 };
+    static const struct {
+        const char *how;
+        float temperature;
+        int32_t top_k;
+        float top_p;
+    } ways[] = {{"the highest", 0, 0, 1},
+                {"drawn", 0.1f, 0, 1},
+                {"top-k 50", 0.1f, 50, 1},
+                {"top-p 0.95", 0.1f, 0, 0.95f},
+                {"top-k 50, top-p 0.95", 0.1f, 50, 0.95f}};
+    for (int i = 0; i < 10; i++) {
+        bench b;
+        fl_error err;
+        fl_draw d[64] = {{0}};
+        char name[120];
+        int rows = i % 2 ? 64 : 1, way = i / 2;
+        snprintf(name, sizeof name, "pick %d rows of %d, %s", rows, VOCAB, ways[way].how);
+        if (only && !strstr(name, only))
+            continue;
+        fresh(2, 64, 64);
+        begin(&b, "pick", rows, 1, 64);
+        add_rows(&b, FL_F32, VOCAB, 0);
+        add_rows(&b, FL_I32, FL_DRAW_WORDS, 0);
+        for (int r = 0; r < rows && ways[way].temperature > 0; r++)
+            d[r] = fl_draw_of(ways[way].temperature, ways[way].top_k, ways[way].top_p, 0, next());
+        must(device->fn->upload(device, b.in[1].data, d, (size_t)rows * sizeof *d, &err), &err);
+        report(name, measure(&b, 64, 5), 4.0 * rows * VOCAB, 0);
+    }
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
         const char *name;
         void (*run)(void);
-    } all[] = {{"linear", bench_linear},
-               {"experts", bench_experts},
-               {"delta_rule", bench_delta},
-               {"mla", bench_mla},
-               {"index_select", bench_index}};
+    } all[] = {{"linear", bench_linear}, {"experts", bench_experts},    {"delta_rule", bench_delta},
+               {"mla", bench_mla},       {"index_select", bench_index}, {"pick", bench_pick}};
     only = argc > 2 ? argv[2] : NULL;
     bench_copy();
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {

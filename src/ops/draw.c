@@ -90,26 +90,40 @@ static fl_draw_cut truncate(const fl_draw *d, const float *x, float max, int64_t
     return (fl_draw_cut){c[n - 1].x, c[n - 1].id};
 }
 
+enum { RUN = 256 }; /* ids whose weights are summed apart, so that few are looked at again */
+
+typedef struct kept_row {
+    const float *x;
+    float highest, scale;
+    fl_draw_cut last;
+} kept_row;
+
+static uint64_t kept_weight(const kept_row *k, int32_t id)
+{
+    bool kept = fl_draw_keeps(k->last, k->x[id], id);
+    return kept ? fl_draw_weight(fl_draw_log2(k->x[id], k->highest, k->scale)) : 0;
+}
+
 int32_t fl_draw_token(const fl_draw *d, const float *x, int64_t n, fl_candidate *room)
 {
-    int64_t best = highest(x, n), kept = 0;
-    fl_draw_cut last = {-INFINITY, INT32_MAX};
+    int64_t best = highest(x, n);
+    kept_row k = {x, x[best], d->scale, {-INFINITY, INT32_MAX}};
     if ((d->top_k > 0 && d->top_k < n) || d->top_p != FL_DRAW_ALL)
-        last = truncate(d, x, x[best], n, room);
-    last = fl_draw_floor(last, x[best], d->floor);
-    uint64_t sum = 0, at = 0;
-    for (int32_t i = 0; i < n; i++) {
-        if (!fl_draw_keeps(last, x[i], i))
-            continue;
-        uint64_t w = fl_draw_weight(fl_draw_log2(x[i], x[best], d->scale));
-        room[kept++] = (fl_candidate){.weight = w, .id = i};
-        sum += w;
+        k.last = truncate(d, x, x[best], n, room);
+    k.last = fl_draw_floor(k.last, x[best], d->floor);
+    uint64_t sum = 0;
+    for (int32_t i = 0; i < n;) {
+        fl_candidate *run = &room[i / RUN];
+        int32_t end = n - i < RUN ? (int32_t)n : i + RUN;
+        for (run->weight = 0; i < end; i++)
+            run->weight += kept_weight(&k, i);
+        sum += run->weight;
     }
     uint64_t target = (uint64_t)((unsigned __int128)sum * d->random >> 64);
-    for (int64_t i = 0; i < kept; i++) {
-        at += room[i].weight;
-        if (at > target)
-            return room[i].id;
-    }
-    return (int32_t)best;
+    int32_t id = 0;
+    for (; target >= room[id / RUN].weight; id += RUN)
+        target -= room[id / RUN].weight;
+    for (uint64_t w; target >= (w = kept_weight(&k, id)); id++)
+        target -= w;
+    return id;
 }
