@@ -21,7 +21,7 @@
     X(residual_mix)                                                                                \
     X(expr)                                                                                        \
     X(gather_logits)                                                                               \
-    X(pick)                                                                                    \
+    X(pick)                                                                                        \
     X(cast)
 
 #define OPS_GEN_DECLARE(op) extern const ops_gen ops_gen_##op;

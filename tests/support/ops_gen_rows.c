@@ -51,8 +51,8 @@ static void make_draws(tc *c, int in)
         float top_p = rng_one_in(r, 2) ? 1 : (float)rng_int(r, 0, 1000) / 1000;
         float min_p = rng_one_in(r, 2) ? 0 : (float)rng_int(r, 0, 100) / 100;
         int32_t top_k = rng_one_in(r, 2) ? 0 : (int32_t)rng_int(r, 1, 60);
-        uint64_t random = (uint64_t)rng_int(r, 0, UINT32_MAX) << 32 |
-                          (uint64_t)rng_int(r, 0, UINT32_MAX);
+        uint64_t random =
+            (uint64_t)rng_int(r, 0, UINT32_MAX) << 32 | (uint64_t)rng_int(r, 0, UINT32_MAX);
         fl_draw d = fl_draw_of(temperature, top_k, top_p, min_p, random);
         if (rng_one_in(r, 8))
             d = (fl_draw){0};

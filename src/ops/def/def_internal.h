@@ -25,7 +25,7 @@
     X(residual_mix)                                                                                \
     X(expr)                                                                                        \
     X(gather_logits)                                                                               \
-    X(pick)                                                                                    \
+    X(pick)                                                                                        \
     X(view)                                                                                        \
     X(cast)
 

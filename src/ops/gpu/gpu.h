@@ -146,7 +146,7 @@ static __device__ inline int64_t step_item(const gpu_step &s, const gpu_seq &q, 
 /* The kernel lists, one per file; those with PTX are left out of a portable build. */
 #define GPU_PORTABLE_FILES(X)                                                                      \
     X(rows)                                                                                        \
-    X(pick)                                                                                    \
+    X(pick)                                                                                        \
     X(norm)                                                                                        \
     X(rope)                                                                                        \
     X(linear)                                                                                      \

@@ -1,7 +1,7 @@
-/* What kernels that work on rows compute, once as code and once as text: the single kernels (conv.cu,
- * mix.cu, norm.cu) are compiled from the code, and what is compiled at run time (ops/fused_source.c)
- * from the text, so that both give the same bits.  Products that a following sum must not swallow
- * are written as such (__fmul_rn). */
+/* What kernels that work on rows compute, once as code and once as text: the single kernels
+ * (conv.cu, mix.cu, norm.cu) are compiled from the code, and what is compiled at run time
+ * (ops/fused_source.c) from the text, so that both give the same bits.  Products that a following
+ * sum must not swallow are written as such (__fmul_rn). */
 #ifndef FL_OPS_GPU_ROW_MATH_H
 #define FL_OPS_GPU_ROW_MATH_H
 
@@ -20,8 +20,7 @@ static inline int fl_row_threads(int64_t n)
 #ifdef __CUDACC__
 #define FL_DEVICE_TEXT(name, ...) __VA_ARGS__
 #else
-#define FL_DEVICE_TEXT(name, ...)                                                                  \
-    static const char name[] __attribute__((unused)) = #__VA_ARGS__;
+#define FL_DEVICE_TEXT(name, ...) static const char name[] __attribute__((unused)) = #__VA_ARGS__;
 #endif
 
 // clang-format off

@@ -14,7 +14,7 @@
     X(rope)                                                                                        \
     X(linear)                                                                                      \
     X(rows)                                                                                        \
-    X(pick)                                                                                    \
+    X(pick)                                                                                        \
     X(conv)                                                                                        \
     X(delta_rule)                                                                                  \
     X(mla)                                                                                         \
