@@ -7,6 +7,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* The parts of x86-64-v3 that __builtin_cpu_supports has no name for.  A compiler told to use v3
  * emits them anywhere, and a virtual machine may hide any of them. */
@@ -15,6 +17,22 @@ static bool has_small_v3(void)
     unsigned a, b, c, d;
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) && (c & bit_MOVBE) &&
            __get_cpuid(0x80000001, &a, &b, &c, &d) && (c & bit_LZCNT);
+}
+
+/* Tiles: the processor has them, the system keeps their registers (XCR0), and lets this process use
+ * them when asked (arch_prctl; older systems do not know the question, and say no). */
+static bool has_tiles(void)
+{
+    enum { TILE_BF16 = 1 << 22, TILE = 1 << 24, TILE_INT8 = 1 << 25, XCR0_TILES = 3 << 17 };
+    enum { REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    unsigned a, b, c, d, xcr0, high;
+    const unsigned all = TILE_BF16 | TILE | TILE_INT8;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE) ||
+        !__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & all) != all)
+        return false;
+    __asm__("xgetbv" : "=a"(xcr0), "=d"(high) : "c"(0));
+    return (xcr0 & XCR0_TILES) == XCR0_TILES &&
+           syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 #endif
 
@@ -31,7 +49,7 @@ fl_isa fl_cpu_isa(void)
     if (!__builtin_cpu_supports("avx512vnni") || !__builtin_cpu_supports("avx512bf16") ||
         !__builtin_cpu_supports("avx512vbmi"))
         return FL_ISA_AVX512;
-    return FL_ISA_VNNI;
+    return has_tiles() ? FL_ISA_AMX : FL_ISA_VNNI;
 #else
     return FL_ISA_BASE;
 #endif
@@ -39,7 +57,7 @@ fl_isa fl_cpu_isa(void)
 
 const char *fl_isa_name(fl_isa isa)
 {
-    static const char *const names[FL_ISA_COUNT] = {"base", "avx2", "avx512", "avx512-vnni"};
+    static const char *const names[FL_ISA_COUNT] = {"base", "avx2", "avx512", "avx512-vnni", "amx"};
     return isa < FL_ISA_COUNT ? names[isa] : "?";
 }
 

@@ -14,8 +14,14 @@
 
 #define DECLARE(X, level) extern const fl_limits_probe fl_limits_probe_##level;
 FL_CPU_LEVELS(DECLARE, unused)
+#if defined(__x86_64__) /* built with the level below it */
+extern const fl_limits_probe fl_limits_probe_amx;
+#else
+#define fl_limits_probe_amx fl_limits_probe_base
+#endif
 #define POINTER(X, level) &fl_limits_probe_##level,
-static const fl_limits_probe *const probes[FL_ISA_COUNT] = {FL_CPU_LEVELS(POINTER, unused)};
+static const fl_limits_probe *const probes[FL_ISA_COUNT] = {
+    FL_CPU_LEVELS(POINTER, unused)[FL_ISA_AMX] = &fl_limits_probe_amx};
 
 /* Bytes read from memory, far more than a cache; and from the cache, more than the inner ones. */
 #define MEMORY_BYTES ((size_t)512 << 20)

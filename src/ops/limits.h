@@ -10,7 +10,8 @@
  * instruction for it. */
 typedef struct fl_machine {
     double f32, bf16, int8; /* operations per second, from registers: float32 fused multiply-adds,
-                               BF16 dot products, 8-bit dot products */
+                               BF16 dot products, 8-bit dot products; level AMX: those of
+                               tiles */
     double memory, cache;   /* bytes read per second from memory, and from the last cache */
 } fl_machine;
 

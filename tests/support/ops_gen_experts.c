@@ -167,13 +167,14 @@ static void make_experts(tc *c)
     tc_text(c, "consts", "b=4,l=25");
 }
 
-/* Largest absolute value, over 250: somewhat more than half a step of an 8-bit number. */
+/* Largest absolute value, over 250: somewhat more than half a step of an 8-bit number, and than the
+ * rounding of both factors to BF16; what is below the least normal number may count as zero. */
 static double half_step(const double *x, int64_t n)
 {
     double high = 0;
     for (int64_t i = 0; i < n; i++)
         high = fmax(high, fabs(x[i]));
-    return high / 250;
+    return high / 250 + 0x1p-126;
 }
 
 typedef struct expert { /* for one row and expert */

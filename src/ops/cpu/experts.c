@@ -3,8 +3,11 @@
  * exact  phase 0: hidden = act(W1 z, W3 z) of every pair, for this worker's share of the inner
  * width; phase 1: W2 hidden of every pair and their weighted sums, for its share of the columns.
  * fast   the same on 8-bit rows (q8.h, MXFP4 only), each phase after one that quantises its rows.
+ * tiles  the same on rows rounded to BF16 (amx.h), each phase after one that rounds its rows.
  */
 #include "ops/cpu/experts.h"
+
+#include "ops/cpu/amx.h"
 #include "ops/cpu/few.h"
 #include "ops/cpu/q8.h"
 #include "ops/cpu/tile.h"
@@ -13,12 +16,10 @@
 
 /* Floats of a worker's buffer for gate and up, or for the parts of the output; more when one block
  * of columns of all pairs needs more. */
-enum {
-    BUFFER = 1 << 15,
-    BLOCK = FL_WEIGHTS_W,
-    MUL_SCRATCH =
-        (int)FL_WEIGHTS_SCRATCH > (int)FL_Q8_SCRATCH ? (int)FL_WEIGHTS_SCRATCH : (int)FL_Q8_SCRATCH
-};
+enum { BUFFER = 1 << 15, BLOCK = FL_WEIGHTS_W };
+
+enum form { EXACT, FAST, TILES };
+static const int64_t mul_scratch[] = {FL_WEIGHTS_SCRATCH, FL_Q8_SCRATCH, FL_AMX_SCRATCH};
 
 /* A worker's memory. */
 typedef struct room {
@@ -26,10 +27,10 @@ typedef struct room {
     float *buffer;
     int64_t floats; /* of buffer */
     float *regs;    /* for fl_tile_run */
-    void *weights;  /* for fl_weights_mul and fl_q8_mul */
+    void *weights;  /* for the product: mul_scratch */
 } room;
 
-static room room_at(void *memory, const fl_exp_sizes *most, size_t *bytes)
+static room room_at(void *memory, const fl_exp_sizes *most, enum form form, size_t *bytes)
 {
     fl_room r = {memory, 0};
     room m = {.groups = fl_exp_groups_room(&r, most)};
@@ -37,16 +38,17 @@ static room room_at(void *memory, const fl_exp_sizes *most, size_t *bytes)
     m.floats = block > BUFFER ? block : BUFFER;
     m.buffer = fl_room_floats(&r, m.floats + 16); /* a tile reads whole vectors */
     m.regs = fl_room_floats(&r, FL_EXPR_MAX_REGS * FL_TILE);
-    m.weights = fl_room_take(&r, MUL_SCRATCH, 1);
+    m.weights = fl_room_take(&r, mul_scratch[form], 1);
     *bytes = r.used;
     return m;
 }
 
-/* What all workers share.  The 8-bit rows are for precision fast. */
+/* What all workers share.  The 8-bit rows are for precision fast, those in BF16 for tiles. */
 typedef struct common {
-    float *hidden; /* [rows * k][inner], pairs in the order of the groups */
-    fl_q8 z8;      /* [rows] */
-    fl_q8 hidden8; /* [rows * k] */
+    float *hidden;        /* [rows * k][inner], pairs in the order of the groups */
+    fl_q8 z8;             /* [rows] */
+    fl_q8 hidden8;        /* [rows * k] */
+    fl_amx z16, hidden16; /* [rows * k], in the order of the groups */
 } common;
 
 static fl_q8 take_q8(fl_room *r, int64_t rows, int64_t width)
@@ -55,13 +57,23 @@ static fl_q8 take_q8(fl_room *r, int64_t rows, int64_t width)
     return (fl_q8){chunk, fl_room_take(r, rows, sizeof(bool)), width};
 }
 
-static common common_at(void *memory, const fl_exp_sizes *s, bool fast, size_t *bytes)
+static fl_amx take_amx(fl_room *r, int64_t rows, int64_t width)
+{
+    fl_amx x = {fl_room_take(r, rows, (size_t)fl_amx_bytes(width)), width};
+    (void)fl_room_take(r, 1, FL_CACHE_LINE);
+    return x;
+}
+
+static common common_at(void *memory, const fl_exp_sizes *s, enum form form, size_t *bytes)
 {
     fl_room r = {memory, 0};
     common c = {.hidden = fl_room_floats(&r, s->rows * s->k * s->inner)};
-    if (fast) {
+    if (form == FAST) {
         c.z8 = take_q8(&r, s->rows, s->z);
         c.hidden8 = take_q8(&r, s->rows * s->k, s->inner);
+    } else if (form == TILES) {
+        c.z16 = take_amx(&r, s->rows * s->k, s->z);
+        c.hidden16 = take_amx(&r, s->rows * s->k, s->inner);
     }
     *bytes = r.used;
     return c;
@@ -74,7 +86,7 @@ typedef struct job {
     fl_exp_sizes size;
     room room;
     common common;
-    bool fast;
+    enum form form;
 } job;
 
 /* As many columns as the buffer holds of n arrays, in blocks. */
@@ -94,18 +106,31 @@ static void fetch(const job *b, int w, const fl_exp_group *g, int64_t row)
         __builtin_prefetch(p + i);
 }
 
-/* y = W[expert] (input w of the call) times rows of z, for columns [from, to). */
-static void times_z(const job *b, int w, const fl_exp_group *g, int64_t from, int64_t to,
-                    const fl_row_list *y)
+/* The rows of a group: of z, or of what phase_hidden left. */
+static fl_row_list rows_of(const job *b, const fl_exp_group *g, bool hidden)
+{
+    const fl_arg *z = &b->call->in[FL_EXP_Z];
+    int64_t inner = b->size.inner;
+    return hidden ? (fl_row_list){b->common.hidden + g->first * inner, inner, NULL}
+                  : (fl_row_list){z->data, z->stride, b->room.groups.row + g->first};
+}
+
+/* y = W[expert] (input w of the call) times rows_of, for columns [from, to). */
+static void times(const job *b, int w, const fl_exp_group *g, bool hidden, int64_t from, int64_t to,
+                  const fl_row_list *y)
 {
     const fl_tensor *t = &b->call->in[w].tensors[g->expert];
-    const fl_arg *z = &b->call->in[FL_EXP_Z];
-    const int32_t *index = b->room.groups.row + g->first;
-    const fl_row_list x = {z->data, z->stride, index};
-    if (b->fast)
-        fl_q8_mul(t, from, to, &b->common.z8, index, 0, y, g->n, b->room.weights);
+    const fl_row_list x = rows_of(b, g, hidden);
+    const common *c = &b->common;
+    void *scratch = b->room.weights;
+    if (b->form == EXACT)
+        fl_weights_mul(t, from, to, &x, y, g->n, scratch);
+    else if (b->form == FAST)
+        fl_q8_mul(t, from, to, hidden ? &c->hidden8 : &c->z8, x.index, g->first, y, g->n, scratch);
+#if defined(FL_AMX)
     else
-        fl_weights_mul(t, from, to, &x, y, g->n, b->room.weights);
+        fl_amx_mul(t, from, to, hidden ? &c->hidden16 : &c->z16, g->first, y, g->n, scratch);
+#endif
 }
 
 static void hidden_of(const job *b, const fl_exp_group *g, int64_t from, int64_t to)
@@ -114,10 +139,10 @@ static void hidden_of(const job *b, const fl_exp_group *g, int64_t from, int64_t
     int64_t width = to - from, inner = b->size.inner;
     const fl_row_list gate = {m->buffer, width, NULL}, up = {m->buffer + g->n * width, width, NULL};
     fetch(b, FL_EXP_W3, g, from);
-    times_z(b, FL_EXP_W1, g, from, to, &gate);
+    times(b, FL_EXP_W1, g, false, from, to, &gate);
     if (g + 1 < b->room.groups.group + b->room.groups.n)
         fetch(b, FL_EXP_W1, g + 1, from);
-    times_z(b, FL_EXP_W3, g, from, to, &up);
+    times(b, FL_EXP_W3, g, false, from, to, &up);
     for (int32_t i = 0; i < g->n; i++) {
         float *out = b->common.hidden + (g->first + i) * inner + from;
         for (int64_t c = 0; c < width; c += FL_TILE) {
@@ -149,16 +174,10 @@ static void phase_out(const job *b)
         int64_t to = c + step < end ? c + step : end;
         for (int32_t g = 0; g < b->room.groups.n; g++) {
             const fl_exp_group *group = &b->room.groups.group[g];
-            const fl_tensor *t = &b->call->in[FL_EXP_W2].tensors[group->expert];
-            const fl_row_list x = {b->common.hidden + group->first * s->inner, s->inner, NULL};
             const fl_row_list y = {b->room.buffer, to - c, b->room.groups.pair + group->first};
             if (g + 1 < b->room.groups.n)
                 fetch(b, FL_EXP_W2, group + 1, c);
-            if (b->fast)
-                fl_q8_mul(t, c, to, &b->common.hidden8, NULL, group->first, &y, group->n,
-                          b->room.weights);
-            else
-                fl_weights_mul(t, c, to, &x, &y, group->n, b->room.weights);
+            times(b, FL_EXP_W2, group, true, c, to, &y);
         }
         fl_exp_mix(b->call, s, b->room.buffer, c, to - c);
     }
@@ -173,14 +192,34 @@ static void quantise(const job *b, const float *x, int64_t stride, int64_t n, co
         fl_q8_quantise(x + i * stride, to, i);
 }
 
-static job job_of(const fl_call *call, const fl_step *step, const fl_worker *worker, bool fast)
+#if defined(FL_AMX)
+/* This worker's share of the rows of all groups, sixteen by sixteen. */
+static void round_rows(const job *b, bool hidden)
 {
-    job b = {.call = call, .worker = worker, .fast = fast};
+    const fl_exp_groups *g = &b->room.groups;
+    int64_t begin, end, at = 0, n = 0;
+    for (int32_t i = 0; i < g->n; i++)
+        n += fl_amx_groups(g->group[i].n);
+    fl_split(n, 1, b->worker->thread, b->worker->n_threads, &begin, &end);
+    for (int32_t i = 0; i < g->n; i++) {
+        const fl_row_list x = rows_of(b, &g->group[i], hidden);
+        for (int64_t j = 0; j < fl_amx_groups(g->group[i].n); j++, at++) {
+            if (at >= begin && at < end)
+                fl_amx_round(&x, g->group[i].n, j, hidden ? &b->common.hidden16 : &b->common.z16,
+                             g->group[i].first);
+        }
+    }
+}
+#endif
+
+static job job_of(const fl_call *call, const fl_step *step, const fl_worker *worker, enum form form)
+{
+    job b = {.call = call, .worker = worker, .form = form};
     size_t bytes;
     b.size = fl_exp_sizes_of(&call->in[FL_EXP_IDS].type, &call->in[FL_EXP_W1].type,
                              fl_rows_now(step, call->in[FL_EXP_Z].type.rows));
-    b.room = room_at(worker->scratch, &b.size, &bytes);
-    b.common = common_at(worker->shared, &b.size, fast, &bytes);
+    b.room = room_at(worker->scratch, &b.size, form, &bytes);
+    b.common = common_at(worker->shared, &b.size, form, &bytes);
     return b;
 }
 
@@ -192,7 +231,7 @@ static int64_t grouped_pairs(const job *b)
 
 static void run_exact(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
 {
-    job b = job_of(call, step, worker, false);
+    job b = job_of(call, step, worker, EXACT);
     fl_exp_find_groups(call, &b.size, &b.room.groups);
     if (b.size.rows == 0)
         return;
@@ -204,7 +243,7 @@ static void run_exact(const fl_call *call, const fl_step *step, int phase, const
 
 static void run_fast(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
 {
-    job b = job_of(call, step, worker, true);
+    job b = job_of(call, step, worker, FAST);
     const fl_arg *z = &call->in[FL_EXP_Z];
     if (b.size.rows == 0)
         return;
@@ -219,6 +258,27 @@ static void run_fast(const fl_call *call, const fl_step *step, int phase, const 
         phase_out(&b);
 }
 
+#if defined(FL_AMX)
+static void run_tiles(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)
+{
+    job b = job_of(call, step, worker, TILES);
+    if (b.size.rows == 0)
+        return;
+    fl_exp_find_groups(call, &b.size, &b.room.groups);
+    if (phase == 0 || phase == 2)
+        round_rows(&b, phase == 2);
+    else if (phase == 1)
+        phase_hidden(&b);
+    else
+        phase_out(&b);
+}
+
+static bool fits_tiles(const fl_node_view *node)
+{
+    return fl_amx_type(node->in[FL_EXP_W1]->dtype);
+}
+#endif
+
 static bool fits_exact(const fl_node_view *node)
 {
     return fl_weights_type(node->in[FL_EXP_W1]->dtype);
@@ -229,26 +289,34 @@ static bool fits_fast(const fl_node_view *node)
     return node->in[FL_EXP_W1]->dtype == FL_MXFP4;
 }
 
-static void scratch(const fl_node_view *node, const fl_limits *limits, bool fast,
+static void scratch(const fl_node_view *node, const fl_limits *limits, enum form form,
                     size_t *per_worker, size_t *shared)
 {
     int64_t rows = limits->max_rows > limits->max_logits ? limits->max_rows : limits->max_logits;
     fl_exp_sizes s = fl_exp_sizes_of(node->in[FL_EXP_IDS], node->in[FL_EXP_W1], rows);
-    (void)room_at(NULL, &s, per_worker);
-    (void)common_at(NULL, &s, fast, shared);
+    (void)room_at(NULL, &s, form, per_worker);
+    (void)common_at(NULL, &s, form, shared);
 }
 
 static void scratch_exact(const fl_node_view *node, const fl_limits *limits, size_t *per_worker,
                           size_t *shared)
 {
-    scratch(node, limits, false, per_worker, shared);
+    scratch(node, limits, EXACT, per_worker, shared);
 }
 
 static void scratch_fast(const fl_node_view *node, const fl_limits *limits, size_t *per_worker,
                          size_t *shared)
 {
-    scratch(node, limits, true, per_worker, shared);
+    scratch(node, limits, FAST, per_worker, shared);
 }
+
+#if defined(FL_AMX)
+static void scratch_tiles(const fl_node_view *node, const fl_limits *limits, size_t *per_worker,
+                          size_t *shared)
+{
+    scratch(node, limits, TILES, per_worker, shared);
+}
+#endif
 
 static const fl_kernel kernels[] = {
     {.op = "experts",
@@ -268,5 +336,16 @@ static const fl_kernel kernels[] = {
      .run = run_fast,
      .fits = fits_fast,
      .scratch = scratch_fast},
+#if defined(FL_AMX)
+    {.op = "experts",
+     .name = FL_AMX_TEXT("tiles"),
+     .isa = FL_AMX_ISA,
+     .fast = true,
+     .preference = FL_AMX_PREFERENCE,
+     .n_phases = 4,
+     .run = run_tiles,
+     .fits = fits_tiles,
+     .scratch = scratch_tiles},
+#endif
 };
 const fl_kernel_list FL_CPU_NAME(fl_cpu_kernels_experts) = FL_KERNEL_LIST(kernels);

@@ -3,6 +3,7 @@
  * compute one chain for all, or something simpler than a product. */
 #include "ops/limits.h"
 
+#include "ops/cpu/amx_unit.h"
 #include "ops/cpu/cpu_internal.h"
 #include "ops/cpu/simd.h"
 
@@ -108,6 +109,25 @@ static float int8_rounds(int64_t rounds)
 #define int8_rounds NULL
 #endif
 
+#if defined(__AMX_BF16__)
+/* Four tiles of sums from two and two others: what a product of two by two tiles does. */
+#define TILE_ROUNDS(NAME, INSTRUCTION)                                                             \
+    static float NAME(int64_t rounds)                                                              \
+    {                                                                                              \
+        unit_begin();                                                                              \
+        for (int64_t r = 0; r < rounds / 64; r++) {                                                \
+            INSTRUCTION(0, 4, 6);                                                                  \
+            INSTRUCTION(1, 4, 7);                                                                  \
+            INSTRUCTION(2, 5, 6);                                                                  \
+            INSTRUCTION(3, 5, 7);                                                                  \
+        }                                                                                          \
+        unit_end();                                                                                \
+        return 0;                                                                                  \
+    }
+TILE_ROUNDS(bf16_tiles, _tile_dpbf16ps)
+TILE_ROUNDS(int8_tiles, _tile_dpbusd)
+#endif
+
 static float read_all(const float *p, int64_t n)
 {
     vi any[8];
@@ -128,3 +148,7 @@ static float read_all(const float *p, int64_t n)
 extern const fl_limits_probe FL_CPU_NAME(fl_limits_probe);
 const fl_limits_probe FL_CPU_NAME(fl_limits_probe) = {f32_rounds, bf16_rounds, int8_rounds,
                                                       read_all};
+#if defined(__AMX_BF16__)
+extern const fl_limits_probe fl_limits_probe_amx;
+const fl_limits_probe fl_limits_probe_amx = {f32_rounds, bf16_tiles, int8_tiles, read_all};
+#endif
