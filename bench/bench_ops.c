@@ -132,7 +132,7 @@ static void each_kernel(const char *op, bench *b, const char *shape, int rows, d
 {
     const fl_kernel *k;
     for (int i = 0; (k = fl_registry_kernel(fl_ops_registry(), i)) != NULL; i++) {
-        if (strcmp(k->op, op) != 0 || k->isa != isa || k->preference == 0)
+        if (strcmp(k->op, op) != 0 || k->isa != isa || k->preference <= 0)
             continue;
         double t = bench_time(&b->c, k, rows, rows, turn);
         char what[80];

@@ -161,7 +161,7 @@ typedef struct fl_kernel {
     const char *op, *name; /* "linear", "rows16-avx512" */
     fl_isa isa;            /* lowest processor level */
     bool fast;             /* only for precision "fast" (rounded activations) */
-    int preference;        /* higher wins; the reference kernels have 0 */
+    int preference;        /* higher wins; the reference kernels have 0, twins less */
     int n_phases;
     fl_kernel_fn run;
     bool (*fits)(const fl_node_view *node); /* dtypes and shapes it can do; NULL: all */

@@ -13,7 +13,9 @@
 #include "ops/cpu/amx_mxfp4.h"
 #endif
 
-enum { FEW = 2, NARROW = 2 * SIDE, PIECE = FL_AMX_PIECE }; /* groups; weight rows of a panel then */
+/* With up to FEW groups of columns a panel has NARROW weight rows, brought to tiles BATCH elements
+ * at a time, which stay in the first-level cache. */
+enum { FEW = 2, NARROW = 2 * SIDE, BATCH = 256, PIECE = FL_AMX_PIECE };
 
 void fl_amx_round(const fl_row_list *x, int64_t m, int64_t g, const fl_amx *to, int64_t first)
 {
@@ -52,38 +54,56 @@ typedef struct job {
     int64_t first; /* column of x */
     const fl_row_list *y;
     int64_t m, panel; /* rows of x, weight rows of a panel */
-    uint16_t *tiles;  /* of weights: 16 rows after 16, step by step */
+    /* Brings elements [k0, k1) of weight rows from n on to tiles. */
+    void (*fill)(const struct job *b, int64_t n, int64_t rows, int64_t k0, int64_t k1);
+    uint16_t *tiles; /* of weights: 16 rows after 16, step by step */
     float (*sum)[SIDE * SIDE], *turned;
 } job;
+
+static bool few(const job *b)
+{
+    return b->panel == NARROW;
+}
 
 FL_INLINE wrow weight_at(const job *b, fl_dtype t, int64_t n)
 {
     return row_at(b->w, t, n < b->n1 ? n : b->n1 - 1, 0);
 }
 
-/* ---- a panel of weights ---- */
+/* ---- weights ---- */
 
-/* Brings a piece of the panel from weight row n on to tiles.  When few rows of x will be multiplied
- * with it, the memory has to be kept busy: the same place of the next panel is fetched. */
+/* With few rows of x the memory has to be kept busy: the same place of the next panel is fetched.
+ */
 FL_INLINE void fill(const job *b, fl_dtype t, int64_t n, int64_t rows, int64_t k0, int64_t k1)
 {
     int64_t steps = fl_amx_steps(k1 - k0);
-    for (int64_t r = 0; r < (rows + SIDE - 1) / SIDE * SIDE; r++) {
-        wrow w = weight_at(b, t, n + r), next = w;
-        if (b->panel == NARROW)
-            next = weight_at(b, t, n + r + NARROW);
+    for (int64_t r = 0; r < rows; r++) {
+        wrow w = weight_at(b, t, n + r);
         uint16_t *out = b->tiles + r / SIDE * steps * TILE + r % SIDE * STEP;
-        for (int64_t k = k0; k < k1; k += STEP, out += TILE) {
-            if (next.data != w.data && bytes_of(t, k) % FL_CACHE_LINE == 0)
-                __builtin_prefetch(next.data + bytes_of(t, k), 0, 2);
-            vb_store(out, load32(t, w, k, k1 - k));
+        if (few(b) && n + r + NARROW < b->n1) {
+            const unsigned char *next = weight_at(b, t, n + r + NARROW).data;
+            for (int64_t i = bytes_of(t, k0); i < bytes_of(t, k1); i += FL_CACHE_LINE)
+                __builtin_prefetch(next + i, 0, 2);
         }
+        for (int64_t k = k0; k < k1; k += STEP, out += TILE)
+            vb_store(out, load32(t, w, k, k1 - k));
     }
 }
 
+#define FILL_OF(TYPE)                                                                              \
+    static void fill_##TYPE(const job *b, int64_t n, int64_t rows, int64_t k0, int64_t k1)         \
+    {                                                                                              \
+        fill(b, FL_##TYPE, n, rows, k0, k1);                                                       \
+    }
+FILL_OF(BF16)
+FILL_OF(MXFP4)
+FILL_OF(F8_BLOCK)
+FILL_OF(Q8)
+
 /* Asks for the bytes that fill will read: part `part` of `parts`. */
-FL_INLINE void fetch(const job *b, fl_dtype t, int64_t n, int64_t k0, int64_t part, int64_t parts)
+static void fetch(const job *b, int64_t n, int64_t k0, int64_t part, int64_t parts)
 {
+    fl_dtype t = b->w->dtype;
     int64_t k = b->x->width - k0 < PIECE ? b->x->width - k0 : PIECE;
     for (int64_t r = b->panel * part / parts; r < b->panel * (part + 1) / parts; r++) {
         const unsigned char *p = weight_at(b, t, n + r).data + bytes_of(t, k0);
@@ -94,7 +114,7 @@ FL_INLINE void fetch(const job *b, fl_dtype t, int64_t n, int64_t k0, int64_t pa
 
 /* ---- blocks ---- */
 
-/* Two tiles of weights next to each other, as they lie in memory. */
+/* Tiles of weights: where those of the first 16 rows begin, and those of the next. */
 typedef struct operand {
     const uint16_t *tile[2];
     int64_t stride, step; /* bytes from row to row, elements from step to step */
@@ -131,149 +151,151 @@ static void put(const job *b, int64_t n, const column *x, const float *sum)
         vf_storen(fl_list_row(b->y, x->row + j) + (n - b->n0), vf_load(b->turned + j * SIDE), rows);
 }
 
-/* Outputs of nw tiles of weights from row n on and nx groups of columns.  Tiles 0 to 3 hold the
- * sums, 4 and 5 weights, 6 and 7 columns. */
-FL_INLINE void block(const job *b, int nw, int nx, const operand *w, int64_t n, const column *x,
-                     int64_t steps, bool add)
+/* The same place of the next panel. */
+FL_INLINE void fetch_next(const operand *w, const uint16_t *tile)
 {
-    unit u;
-    const uint16_t *w0 = w->tile[0], *w1 = w->tile[1], *x0 = x[0].data, *x1 = x[1].data;
-    int64_t stride0 = x[0].n * 4, stride1 = x[1].n * 4, last = nw * nx;
-    for (int i = 0; add && i < last; i++)
-        get(b, n + i / nx * SIDE, &x[i % nx], b->sum[i]);
-    if (!add)
-        memset(b->sum, 0, (size_t)last * sizeof *b->sum);
-    /* What was written is in memory before the tiles read it: the compiler does not know that they
-     * do. */
-    __asm__ volatile("" ::: "memory");
-    TILE_LOAD(&u, 0, b->sum[0], 64);
-    if (last > 1)
-        TILE_LOAD(&u, 1, b->sum[1], 64);
-    if (last > 2) {
-        TILE_LOAD(&u, 2, b->sum[2], 64);
-        TILE_LOAD(&u, 3, b->sum[3], 64);
-    }
-    for (int64_t s = 0; s < steps; s++) {
+    FL_UNROLL
+    for (int r = 0; r < SIDE; r++)
+        __builtin_prefetch((const char *)tile + w->ahead + r * w->stride, 0, 2);
+}
+
+/* Tiles 0 to 3 hold sums, 4 and 5 weights, 6 and 7 columns, of which x moves on. */
+FL_INLINE void add_steps(unit *u, int nw, int nx, const operand *w, column *x, int64_t steps)
+{
+    const uint16_t *w0 = w->tile[0], *w1 = w->tile[1];
+    for (int64_t s = 0; s < steps; s++, w0 += w->step, w1 += w->step) {
         if (w->ahead) {
-            FL_UNROLL
-            for (int r = 0; r < SIDE; r++)
-                __builtin_prefetch((const char *)w0 + w->ahead + r * w->stride, 0, 2);
-            if (nw > 1) {
-                FL_UNROLL
-                for (int r = 0; r < SIDE; r++)
-                    __builtin_prefetch((const char *)w1 + w->ahead + r * w->stride, 0, 2);
-            }
+            fetch_next(w, w0);
+            if (nw > 1)
+                fetch_next(w, w1);
         }
-        TILE_LOAD(&u, 4, w0, w->stride);
-        TILE_LOAD(&u, 6, x0, stride0);
-        TILE_DOT(&u, 0, 4, 6);
+        TILE_LOAD(u, 4, w0, w->stride);
+        TILE_LOAD(u, 6, x[0].data, x[0].n * 4);
+        TILE_DOT(u, 0, 4, 6);
         if (nx > 1) {
-            TILE_LOAD(&u, 7, x1, stride1);
-            TILE_DOT(&u, 1, 4, 7);
+            TILE_LOAD(u, 7, x[1].data, x[1].n * 4);
+            TILE_DOT(u, 1, 4, 7);
         }
         if (nw > 1) {
-            TILE_LOAD(&u, 5, w1, w->stride);
-            if (nx > 1) {
-                TILE_DOT(&u, 2, 5, 6);
-                TILE_DOT(&u, 3, 5, 7);
-            } else {
-                TILE_DOT(&u, 1, 5, 6);
-            }
+            TILE_LOAD(u, 5, w1, w->stride);
+            TILE_DOT(u, 2, 5, 6);
+            if (nx > 1)
+                TILE_DOT(u, 3, 5, 7);
         }
-        w0 += w->step;
-        w1 += w->step;
-        x0 += stride0 * (STEP / 4);
-        x1 += stride1 * (STEP / 4);
+        x[0].data += x[0].n * STEP;
+        x[1].data += x[1].n * STEP;
+    }
+}
+
+/* Where a block finds its weights. */
+typedef struct place {
+    int64_t n, k0, k1;     /* weight rows from n on, elements */
+    bool direct;           /* in the weight itself */
+    const uint16_t *panel; /* there; NULL: it brings them to tiles, batch by batch */
+} place;
+
+FL_INLINE operand operand_at(const job *b, const place *p, int64_t k, int64_t steps)
+{
+    if (p->direct) {
+        int64_t width = b->x->width;
+        const uint16_t *w = (const uint16_t *)b->w->data + p->n * width + k;
+        bool next = p->n + 2 * NARROW <= b->n1;
+        return (operand){{w, w + SIDE * width}, width * 2, STEP, next ? NARROW * width * 2 : 0};
+    }
+    const uint16_t *w = p->panel ? p->panel : b->tiles;
+    return (operand){{w, w + steps * TILE}, SIDE * 4, TILE, 0};
+}
+
+/* Outputs of nw tiles of weights and nx groups of columns.  Sum i * 2 + j belongs to tile i and
+ * group j. */
+FL_INLINE void block(const job *b, int nw, int nx, const place *p, const column *columns)
+{
+    unit u;
+    column x[2] = {columns[0], columns[1]};
+    memset(b->sum, 0, 4 * sizeof *b->sum);
+    for (int i = 0; i < nw && p->k0 > 0; i++) {
+        for (int j = 0; j < nx; j++)
+            get(b, p->n + i * SIDE, &x[j], b->sum[i * 2 + j]);
+    }
+    /* What was written is in memory before tiles read it: the compiler does not know that they do.
+     */
+    __asm__ volatile("" ::: "memory");
+    TILE_LOAD(&u, 0, b->sum[0], SIDE * 4);
+    TILE_LOAD(&u, 1, b->sum[1], SIDE * 4);
+    TILE_LOAD(&u, 2, b->sum[2], SIDE * 4);
+    TILE_LOAD(&u, 3, b->sum[3], SIDE * 4);
+    int64_t batch = p->direct || p->panel ? p->k1 - p->k0 : BATCH;
+    for (int64_t k = p->k0; k < p->k1; k += batch) {
+        int64_t end = p->k1 - k < batch ? p->k1 : k + batch, steps = fl_amx_steps(end - k);
+        if (!p->direct && !p->panel)
+            b->fill(b, p->n, nw * SIDE, k, end);
+        __asm__ volatile("" ::: "memory");
+        operand w = operand_at(b, p, k, steps);
+        add_steps(&u, nw, nx, &w, x, steps);
     }
     TILE_STORE(&u, 0, b->sum[0]);
-    if (last > 1)
-        TILE_STORE(&u, 1, b->sum[1]);
-    if (last > 2) {
-        TILE_STORE(&u, 2, b->sum[2]);
-        TILE_STORE(&u, 3, b->sum[3]);
+    TILE_STORE(&u, 1, b->sum[1]);
+    TILE_STORE(&u, 2, b->sum[2]);
+    TILE_STORE(&u, 3, b->sum[3]);
+    for (int i = 0; i < nw; i++) {
+        for (int j = 0; j < nx; j++)
+            put(b, p->n + i * SIDE, &columns[j], b->sum[i * 2 + j]);
     }
-    for (int i = 0; i < last; i++)
-        put(b, n + i / nx * SIDE, &x[i % nx], b->sum[i]);
 }
 
-static void any_block(const job *b, int64_t nw, const operand *w, int64_t n, const column *x,
-                      int64_t steps, bool add)
+static void any_block(const job *b, int64_t rows, const place *p, const column *x)
 {
-    if (nw > 1 && x[1].n)
-        block(b, 2, 2, w, n, x, steps, add);
-    else if (nw > 1)
-        block(b, 2, 1, w, n, x, steps, add);
+    if (rows > SIDE && x[1].n)
+        block(b, 2, 2, p, x);
+    else if (rows > SIDE)
+        block(b, 2, 1, p, x);
     else if (x[1].n)
-        block(b, 1, 2, w, n, x, steps, add);
+        block(b, 1, 2, p, x);
     else
-        block(b, 1, 1, w, n, x, steps, add);
+        block(b, 1, 1, p, x);
 }
 
-/* Two tiles of the panel, i weight rows into it, in scratch or where they lie. */
-FL_INLINE operand tiles_at(const job *b, bool direct, int64_t n, int64_t i, int64_t k0,
-                           int64_t steps)
+/* Weight rows [n, n + rows), elements [k0, k1), times all columns. */
+static void panel(const job *b, int64_t n, int64_t rows, int64_t k0, int64_t k1)
 {
-    if (!direct) {
-        const uint16_t *p = b->tiles + i * steps * STEP;
-        return (operand){{p, p + steps * TILE}, 64, TILE, 0};
-    }
-    int64_t width = b->x->width;
-    const uint16_t *p = (const uint16_t *)b->w->data + (n + i) * width + k0;
-    bool next = n + i + 2 * NARROW <= b->n1;
-    return (operand){{p, p + SIDE * width}, width * 2, STEP, next ? NARROW * width * 2 : 0};
-}
-
-FL_INLINE void mul(const job *b, fl_dtype t)
-{
-    int64_t width = b->x->width, groups = fl_amx_groups(b->m);
-    for (int64_t n = b->n0; n < b->n1; n += b->panel) {
-        int64_t rows = b->n1 - n < b->panel ? b->n1 - n : b->panel;
-        bool direct = t == FL_BF16 && groups <= FEW && rows % SIDE == 0 && width % STEP == 0;
-        for (int64_t k0 = 0; k0 < width; k0 += PIECE) {
-            int64_t k1 = width - k0 < PIECE ? width : k0 + PIECE, steps = fl_amx_steps(k1 - k0);
-            int64_t next_n = k1 < width ? n : n + b->panel, next_k = k1 < width ? k1 : 0;
-            if (!direct)
-                fill(b, t, n, rows, k0, k1);
-            for (int64_t g = 0; g < groups; g += 2) {
-                if (groups > FEW && next_n < b->n1)
-                    fetch(b, t, next_n, next_k, g / 2, (groups + 1) / 2);
-                column x[2] = {column_at(b, g, k0), column_at(b, g + 1, k0)};
-                for (int64_t i = 0; i < rows; i += 2 * SIDE) {
-                    operand w = tiles_at(b, direct, n, i, k0, steps);
-                    any_block(b, (rows - i + SIDE - 1) / SIDE, &w, n + i, x, steps, k0 > 0);
-                }
-            }
+    int64_t groups = fl_amx_groups(b->m), steps = fl_amx_steps(k1 - k0);
+    int64_t next_n = k1 < b->x->width ? n : n + b->panel, next_k = k1 < b->x->width ? k1 : 0;
+    place p = {n, k0, k1, false, NULL};
+    if (few(b))
+        p.direct = b->w->dtype == FL_BF16 && rows % SIDE == 0 && b->x->width % STEP == 0;
+    else
+        b->fill(b, n, (rows + SIDE - 1) / SIDE * SIDE, k0, k1);
+    for (int64_t g = 0; g < groups; g += 2) {
+        column x[2] = {column_at(b, g, k0), column_at(b, g + 1, k0)};
+        if (!few(b) && next_n < b->n1)
+            fetch(b, next_n, next_k, g / 2, (groups + 1) / 2);
+        for (int64_t i = 0; i < rows; i += 2 * SIDE) {
+            p.n = n + i;
+            p.panel = few(b) ? NULL : b->tiles + i * steps * STEP;
+            any_block(b, rows - i, &p, x);
         }
     }
 }
-
-#define MUL_OF(TYPE)                                                                               \
-    static void mul_##TYPE(const job *b)                                                           \
-    {                                                                                              \
-        mul(b, FL_##TYPE);                                                                         \
-    }
-MUL_OF(BF16)
-MUL_OF(MXFP4)
-MUL_OF(F8_BLOCK)
-MUL_OF(Q8)
 
 void fl_amx_mul(const fl_tensor *w, int64_t n0, int64_t n1, const fl_amx *x, int64_t first,
                 const fl_row_list *y, int64_t m, void *scratch)
 {
     uint16_t *tiles = scratch;
     float(*sum)[SIDE * SIDE] = (void *)(tiles + FL_AMX_PANEL * PIECE);
-    job b = {w, n0, n1, x, first, y, m, FL_AMX_PANEL, tiles, sum, sum[4]};
+    job b = {w, n0, n1, x, first, y, m, FL_AMX_PANEL, NULL, tiles, sum, sum[4]};
     if (fl_amx_groups(m) <= FEW)
         b.panel = NARROW;
+    b.fill = w->dtype == FL_BF16       ? fill_BF16
+             : w->dtype == FL_MXFP4    ? fill_MXFP4
+             : w->dtype == FL_F8_BLOCK ? fill_F8_BLOCK
+                                       : fill_Q8;
+    int64_t piece = few(&b) ? x->width : PIECE;
     unit_begin();
-    if (w->dtype == FL_BF16)
-        mul_BF16(&b);
-    else if (w->dtype == FL_MXFP4)
-        mul_MXFP4(&b);
-    else if (w->dtype == FL_F8_BLOCK)
-        mul_F8_BLOCK(&b);
-    else
-        mul_Q8(&b);
+    for (int64_t n = n0; n < n1; n += b.panel) {
+        for (int64_t k = 0; k < x->width; k += piece)
+            panel(&b, n, n1 - n < b.panel ? n1 - n : b.panel, k,
+                  x->width - k < piece ? x->width : k + piece);
+    }
     unit_end();
 }
 

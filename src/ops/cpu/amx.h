@@ -24,7 +24,7 @@ enum { FL_AMX_PREFERENCE = FL_CPU_PREFERENCE + 20 };
 #define FL_AMX 1
 #define FL_AMX_TEXT(text) FL_CPU_TEXT(text)
 #define FL_AMX_ISA FL_CPU_ISA
-enum { FL_AMX_PREFERENCE = 1 }; /* only when named */
+enum { FL_AMX_PREFERENCE = -1 }; /* a twin: only when named */
 #endif
 
 enum {
