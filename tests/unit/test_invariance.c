@@ -1,7 +1,8 @@
 /* What a result must not depend on, bit for bit, with a real model: company, threads, the cutting
  * of the prompt, forks, snapshots, files.  And what must not spread: NaN, failed allocations.
  * `test_invariance --full` fails every single allocation of a run instead of a sample, and runs the
- * long text at every processor level. */
+ * long text at every processor level.  `test_invariance --fast` does all in precision fast; there
+ * levels round differently and are not compared. */
 #define _GNU_SOURCE
 #include "base/mem.h"
 #include "support/cmocka_all.h"
@@ -15,7 +16,7 @@
 
 enum { VOCAB = 4096, PROMPT = 333, ANSWER = 12, GRID = 192 };
 
-static bool full_run;
+static bool full_run, fast_run;
 static int32_t text[8][PROMPT];
 
 static int make_texts(void **state)
@@ -34,6 +35,7 @@ static int make_texts(void **state)
 static fl_engine_options options(int threads, int chunk)
 {
     fl_engine_options o = fl_engine_options_default();
+    o.fast = fast_run;
     o.threads = threads;
     o.chunk = chunk;
     o.max_context = 1024;
@@ -127,6 +129,8 @@ static void test_company_threads_and_cutting(void **state)
 static void test_processor_levels(void **state)
 {
     (void)state;
+    if (fast_run)
+        skip();
     collector highest, c;
     int64_t n = full_run ? PROMPT : 100;
     compare_ways(fl_cpu_isa(), n, 2, &highest);
@@ -407,6 +411,7 @@ static void test_allocation_failures(void **state)
 int main(int argc, char **argv)
 {
     full_run = argc > 1 && strcmp(argv[1], "--full") == 0;
+    fast_run = argc > 1 && strcmp(argv[1], "--fast") == 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_company_threads_and_cutting),
         cmocka_unit_test(test_processor_levels),
