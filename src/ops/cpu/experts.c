@@ -6,7 +6,6 @@
  * tiles  the same on rows rounded to BF16 (amx.h), each phase after one that rounds its rows.
  */
 #include "ops/cpu/experts.h"
-
 #include "ops/cpu/amx.h"
 #include "ops/cpu/few.h"
 #include "ops/cpu/q8.h"
