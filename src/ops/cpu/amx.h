@@ -18,13 +18,14 @@
 #define FL_AMX 1
 #define FL_AMX_TEXT(text) text "-amx"
 #define FL_AMX_ISA FL_ISA_AMX
-/* Before everything else of precision "fast". */
-enum { FL_AMX_PREFERENCE = FL_CPU_PREFERENCE + 20 };
+/* Before everything else of precision "fast"; or after the kernels with 8-bit rows, which read a
+ * few rows' weights faster. */
+enum { FL_AMX_PREFERENCE = FL_CPU_PREFERENCE + 20, FL_AMX_AFTER_8_BITS = FL_CPU_PREFERENCE + 5 };
 #elif !defined(__AVX2__)
 #define FL_AMX 1
 #define FL_AMX_TEXT(text) FL_CPU_TEXT(text)
 #define FL_AMX_ISA FL_CPU_ISA
-enum { FL_AMX_PREFERENCE = -1 }; /* a twin: only when named */
+enum { FL_AMX_PREFERENCE = -1, FL_AMX_AFTER_8_BITS = -1 }; /* a twin: only when named */
 #endif
 
 enum {
