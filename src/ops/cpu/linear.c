@@ -53,6 +53,8 @@ static void multiply(const fl_call *call, const fl_step *step, enum form form, i
 {
     int64_t rows = fl_rows_now(step, call->in[0].type.rows), total = 0, begin, end;
     int64_t width = fl_type_width(&call->in[0].type);
+    if (rows == 0) /* no logits are wanted: no weight is read, and there is no row to stand in */
+        return;
     for (int i = 1; i < call->n_in; i++)
         total += call->in[i].type.dim[0];
     if (rows > worker->n_threads && total < FL_WEIGHTS_W * worker->n_threads) {
