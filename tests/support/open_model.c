@@ -39,3 +39,11 @@ void close_model(opened *m)
     fl_checkpoint_close(m->checkpoint);
     *m = (opened){0};
 }
+
+void draw_text(uint32_t seed, int32_t *ids, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        ids[i] = (int32_t)((seed >> 8) % 3800);
+    }
+}

@@ -17,4 +17,7 @@ void open_model(opened *m, const char *dir, const fl_engine_options *o);
 void open_model_kv(opened *m, const char *dir, fl_kv kv, const fl_engine_options *o);
 void close_model(opened *m);
 
+/* n token ids of the bundled model, the same for the same seed. */
+void draw_text(uint32_t seed, int32_t *ids, int64_t n);
+
 #endif

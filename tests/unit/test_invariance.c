@@ -1,14 +1,16 @@
 /* What a result must not depend on, bit for bit, with a real model: company, threads, the cutting
  * of the prompt, forks, snapshots, files.  And what must not spread: NaN, failed allocations.
  * `test_invariance --full` fails every single allocation of a run instead of a sample, and runs the
- * long text at every processor level.  `test_invariance --fast` does all in precision fast; there
- * levels round differently and are not compared. */
+ * long text at every processor level; with two numbers, `--full 20001 30000`, only these
+ * allocations and nothing else: all of them take an hour.  `test_invariance --fast` does all in
+ * precision fast; there levels round differently and are not compared. */
 #define _GNU_SOURCE
 #include "base/mem.h"
 #include "support/cmocka_all.h"
 #include "support/collect.h"
 #include "support/open_model.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,18 +19,13 @@
 enum { VOCAB = 4096, PROMPT = 333, ANSWER = 12, GRID = 192 };
 
 static bool full_run, fast_run;
+static long first_failure = 1, last_failure = LONG_MAX;
 static int32_t text[8][PROMPT];
 
 static int make_texts(void **state)
 {
     (void)state;
-    uint32_t x = 99;
-    for (int i = 0; i < 8; i++) {
-        for (int k = 0; k < PROMPT; k++) {
-            x = x * 1664525u + 1013904223u;
-            text[i][k] = (int32_t)((x >> 8) % 3800);
-        }
-    }
+    draw_text(99, text[0], 8 * PROMPT);
     return 0;
 }
 
@@ -393,7 +390,8 @@ static void test_allocation_failures(void **state)
     long n = fl_mem_count() - before, failed = 0, runs = 0;
     print_message("%ld allocations in a load-and-generate run\n", n);
     /* The sample: the first and last 40, and about 60 between. */
-    for (long i = 1; i <= n; i += full_run || i <= 40 || i > n - 40 ? 1 : 1 + n / 60) {
+    n = n < last_failure ? n : last_failure;
+    for (long i = first_failure; i <= n; i += full_run || i <= 40 || i > n - 40 ? 1 : 1 + n / 60) {
         fl_mem_fail_at(i);
         fl_status s = life(&c);
         fl_mem_fail_at(0);
@@ -412,6 +410,12 @@ int main(int argc, char **argv)
 {
     full_run = argc > 1 && strcmp(argv[1], "--full") == 0;
     fast_run = argc > 1 && strcmp(argv[1], "--fast") == 0;
+    const struct CMUnitTest failures[] = {cmocka_unit_test(test_allocation_failures)};
+    if (full_run && argc == 4) {
+        first_failure = strtol(argv[2], NULL, 10);
+        last_failure = strtol(argv[3], NULL, 10);
+        return cmocka_run_group_tests(failures, make_texts, NULL);
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_company_threads_and_cutting),
         cmocka_unit_test(test_processor_levels),

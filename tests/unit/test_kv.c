@@ -26,13 +26,7 @@ static char dir[64], file[80];
 static int setup(void **state)
 {
     (void)state;
-    uint32_t x = 7;
-    for (int i = 0; i < 2; i++) {
-        for (int k = 0; k < PROMPT; k++) {
-            x = x * 1664525u + 1013904223u;
-            text[i][k] = (int32_t)((x >> 8) % 3800);
-        }
-    }
+    draw_text(7, text[0], 2 * PROMPT);
     snprintf(dir, sizeof dir, "/tmp/fl-kv-XXXXXX");
     if (!mkdtemp(dir))
         return -1;

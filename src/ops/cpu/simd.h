@@ -29,8 +29,10 @@
  *   vf_to_vi(a)                        nearest even; |a| < 2^31
  *   vi_to_vf vf_bits vi_float          value conversion; the bits as they are, both ways
  *   vi_set1 vi_load vi_store vi_add vi_sub vi_and vi_or vi_xor vi_shl vi_sar (by a constant) vi_max
- * vi_lt vi_eq vi_pairs(high, low, bits, out)     of the lanes whose bit is set, in order, high
- * above low as 64 bits; returns how many; may write 16 whatever there are vf_sum(a) see below
+ *   vi_lt vi_eq
+ *   vi_pairs(high, low, bits, out)     of the lanes whose bit is set, in order, high above low as
+ *                                      64 bits; returns how many; may write 16 in any case
+ *   vf_sum(a)                          see below
  *   vf_sum4(a, b, c, d, out)           the four sums, each as vf_sum
  *   vp_zero() vp_set1(x) vp_load(p) vp_store(p, a) vp_fma(a, b, c) vp_max(a, b)
  *   vp_columns(in, ldi, out, ldo)      FL_PART rows of 4 elements become 4 rows of FL_PART
@@ -77,6 +79,21 @@ enum { FL_LANES = 16 };
 #include "ops/cpu/simd_avx2.h"
 #else
 #include "ops/cpu/simd_base.h"
+#endif
+
+#ifndef FL_VI_PAIRS
+FL_INLINE int vi_pairs(vi high, vi low, uint32_t bits, uint64_t *out)
+{
+    int32_t h[16], l[16];
+    int n = 0;
+    vi_store(h, high);
+    vi_store(l, low);
+    for (int i = 0; i < 16; i++) {
+        out[n] = (uint64_t)(uint32_t)h[i] << 32 | (uint32_t)l[i];
+        n += (int)(bits >> i & 1);
+    }
+    return n;
+}
 #endif
 
 #endif

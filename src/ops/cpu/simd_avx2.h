@@ -288,19 +288,6 @@ FL_INLINE vm vi_eq(vi a, vi b)
                 _mm256_castsi256_ps(_mm256_cmpeq_epi32(a.hi, b.hi))};
 }
 
-FL_INLINE int vi_pairs(vi high, vi low, uint32_t bits, uint64_t *out)
-{
-    int32_t h[16], l[16];
-    int n = 0;
-    vi_store(h, high);
-    vi_store(l, low);
-    for (int i = 0; i < 16; i++) {
-        out[n] = (uint64_t)(uint32_t)h[i] << 32 | (uint32_t)l[i];
-        n += (int)(bits >> i & 1);
-    }
-    return n;
-}
-
 typedef __m256 vp;
 enum { FL_PART = 8 };
 #define vp_zero _mm256_setzero_ps

@@ -262,6 +262,7 @@ FL_INLINE __m256i vi_high(vi a)
     return _mm512_extracti64x4_epi64(a, 1);
 }
 
+#define FL_VI_PAIRS
 FL_INLINE int vi_pairs(vi high, vi low, uint32_t bits, uint64_t *out)
 {
     vi a = vi_or(_mm512_slli_epi64(_mm512_cvtepu32_epi64(vi_low(high)), 32),

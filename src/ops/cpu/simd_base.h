@@ -294,19 +294,6 @@ FL_INLINE int32_t vi_hmax(vi a)
     return a.x[0];
 }
 
-FL_INLINE int vi_pairs(vi high, vi low, uint32_t bits, uint64_t *out)
-{
-    int32_t h[16], l[16];
-    int n = 0;
-    vi_store(h, high);
-    vi_store(l, low);
-    for (int i = 0; i < 16; i++) {
-        out[n] = (uint64_t)(uint32_t)h[i] << 32 | (uint32_t)l[i];
-        n += (int)(bits >> i & 1);
-    }
-    return n;
-}
-
 typedef vf vp;
 enum { FL_PART = 16 };
 #define vp_zero vf_zero
