@@ -9,7 +9,7 @@
 #include "ops/cpu/amx_unit.h"
 #include "ops/cpu/matmul.h"
 #include "ops/cpu/weights_read.h"
-#if defined(__AMX_BF16__)
+#if defined(FL_AMX_TILES)
 #include "ops/cpu/amx_mxfp4.h"
 #endif
 
@@ -37,7 +37,7 @@ FL_INLINE vb load32(fl_dtype t, wrow w, int64_t k, int64_t n)
 {
     if (t == FL_BF16)
         return vb_loadn((const uint16_t *)(const void *)w.data + k, n);
-#if defined(__AMX_BF16__)
+#if defined(FL_AMX_TILES)
     if (t == FL_MXFP4)
         return mx_group(w.data + k / 2, w.scale[k / FL_MX_GROUP]);
 #endif

@@ -7,14 +7,17 @@
  * sum so far.  So a result depends neither on how many rows are multiplied at once nor on how the
  * weight rows are shared out.  Numbers below the least normal one count as zero.
  *
- * FL_AMX is defined where this is compiled: at the level that has the instructions, and in plain C
- * at the base level, which is the reference for their bits (amx_unit.h). */
+ * FL_AMX is defined where this is compiled: at the level that has the instructions (FL_AMX_TILES),
+ * and in plain C at the base level, which is the reference for their bits (amx_unit.h). */
 #ifndef FL_OPS_CPU_AMX_H
 #define FL_OPS_CPU_AMX_H
 
 #include "ops/cpu/weights.h"
 
-#if defined(__AMX_BF16__)
+#if defined(__AMX_BF16__) || defined(__AMXBF16__) /* by gcc; by clang 14 */
+#define FL_AMX_TILES 1
+#endif
+#if defined(FL_AMX_TILES)
 #define FL_AMX 1
 #define FL_AMX_TEXT(text) text "-amx"
 #define FL_AMX_ISA FL_ISA_AMX

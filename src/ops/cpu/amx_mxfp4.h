@@ -11,7 +11,7 @@
     ((s) == 255                           ? 0x7fc0                                                 \
      : (p) == 0 || MX_EXPONENT(p, s) <= 0 ? 0                                                      \
      : MX_EXPONENT(p, s) >= 255           ? 0x7f80                                                 \
-                                          : MX_EXPONENT(p, s) << 7 | ((p) > 1 && (p) % 2) << 6)
+                                          : MX_EXPONENT(p, s) * 128 | ((p) > 1 && (p) % 2) << 6)
 #define MX_LOW(p, s) (uint8_t)(MX_WORD(p, s) & 255)
 #define MX_HIGH(p, s) (uint8_t)(MX_WORD(p, s) >> 8)
 #define MX_MINUS(p, s) (uint8_t)(MX_WORD(p, s) >> 8 | 128)

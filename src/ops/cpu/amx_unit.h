@@ -19,7 +19,7 @@
 
 enum { SIDE = FL_AMX_SIDE, STEP = FL_AMX_STEP, TILE = SIDE * STEP };
 
-#if defined(__AMX_BF16__)
+#if defined(FL_AMX_TILES)
 
 typedef char unit; /* the registers are the processor's own */
 typedef __m512i vb;

@@ -109,7 +109,7 @@ static float int8_rounds(int64_t rounds)
 #define int8_rounds NULL
 #endif
 
-#if defined(__AMX_BF16__)
+#if defined(FL_AMX_TILES)
 /* Four tiles of sums from two and two others: what a product of two by two tiles does. */
 #define TILE_ROUNDS(NAME, INSTRUCTION)                                                             \
     static float NAME(int64_t rounds)                                                              \
@@ -148,7 +148,7 @@ static float read_all(const float *p, int64_t n)
 extern const fl_limits_probe FL_CPU_NAME(fl_limits_probe);
 const fl_limits_probe FL_CPU_NAME(fl_limits_probe) = {f32_rounds, bf16_rounds, int8_rounds,
                                                       read_all};
-#if defined(__AMX_BF16__)
+#if defined(FL_AMX_TILES)
 extern const fl_limits_probe fl_limits_probe_amx;
 const fl_limits_probe fl_limits_probe_amx = {f32_rounds, bf16_tiles, int8_tiles, read_all};
 #endif
