@@ -10,7 +10,6 @@
 #include "base/file.h"
 
 #include <editline/readline.h>
-#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>

@@ -88,9 +88,9 @@ static void pair_values(const fl_mla *m, const float *a, const float *b, float *
 {
     for (int64_t w = 0; 2 * w < m->ldc; w += FL_LANES) {
         vf x = vf_load(a + w), y = b ? vf_load(b + w) : vf_zero();
-        vf_store(out + 2 * w, vf_zip_low(x, y));
+        vf_store(out + 2 * w, vf_zip_rows(x, y, 0));
         if (2 * w + FL_LANES < m->ldc)
-            vf_store(out + 2 * w + FL_LANES, vf_zip_high(x, y));
+            vf_store(out + 2 * w + FL_LANES, vf_zip_rows(x, y, 16));
     }
 }
 #endif

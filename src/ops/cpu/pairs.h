@@ -23,32 +23,27 @@ FL_INLINE vf vf_round(vf low, vf high)
     return _mm512_castsi512_ps((vi)_mm512_cvtne2ps_pbh(high, low));
 }
 
+/* For a choice of 16-bit numbers: word l takes numbers low + l and high + l. */
+FL_INLINE vi zip_order(int low, int high)
+{
+    const vi lane =
+        _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                           _mm512_set1_epi32(0x10001));
+    return _mm512_add_epi32(lane, _mm512_set1_epi32(high << 16 | low));
+}
+
 /* Word l is a[l] and b[l], rounded. */
 FL_INLINE vf vf_zip(vf a, vf b)
 {
-    const vi order = _mm512_set_epi32(0x1f000f, 0x1e000e, 0x1d000d, 0x1c000c, 0x1b000b, 0x1a000a,
-                                      0x190009, 0x180008, 0x170007, 0x160006, 0x150005, 0x140004,
-                                      0x130003, 0x120002, 0x110001, 0x100000);
     return _mm512_castsi512_ps(
-        _mm512_permutexvar_epi16(order, _mm512_castps_si512(vf_round(a, b))));
+        _mm512_permutexvar_epi16(zip_order(0, 16), _mm512_castps_si512(vf_round(a, b))));
 }
 
-/* Of two rows of 32 numbers: word l is element l of a and of b, of the lower 16 or the upper. */
-FL_INLINE vf vf_zip_low(vf a, vf b)
+/* Of two rows of 32 numbers: word l is element first + l of a and of b; first: 0 or 16. */
+FL_INLINE vf vf_zip_rows(vf a, vf b, int first)
 {
-    const vi order = _mm512_set_epi32(0x2f000f, 0x2e000e, 0x2d000d, 0x2c000c, 0x2b000b, 0x2a000a,
-                                      0x290009, 0x280008, 0x270007, 0x260006, 0x250005, 0x240004,
-                                      0x230003, 0x220002, 0x210001, 0x200000);
-    return _mm512_castsi512_ps(
-        _mm512_permutex2var_epi16(_mm512_castps_si512(a), order, _mm512_castps_si512(b)));
-}
-FL_INLINE vf vf_zip_high(vf a, vf b)
-{
-    const vi order = _mm512_set_epi32(0x3f001f, 0x3e001e, 0x3d001d, 0x3c001c, 0x3b001b, 0x3a001a,
-                                      0x390019, 0x380018, 0x370017, 0x360016, 0x350015, 0x340014,
-                                      0x330013, 0x320012, 0x310011, 0x300010);
-    return _mm512_castsi512_ps(
-        _mm512_permutex2var_epi16(_mm512_castps_si512(a), order, _mm512_castps_si512(b)));
+    return _mm512_castsi512_ps(_mm512_permutex2var_epi16(
+        _mm512_castps_si512(a), zip_order(first, 32 + first), _mm512_castps_si512(b)));
 }
 
 /* n floats at x become words at out, whole vectors of them, filled up with zeros.  out may be x. */
