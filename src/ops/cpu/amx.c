@@ -17,10 +17,10 @@
  * at a time, which stay in the first-level cache. */
 enum { FEW = 2, NARROW = 2 * SIDE, BATCH = 256, PIECE = FL_AMX_PIECE };
 
-void fl_amx_round(const fl_row_list *x, int64_t m, int64_t g, const fl_amx *to, int64_t first)
+void fl_amx_round(const fl_row_list *x, int64_t m, int64_t g, const fl_rounded *to, int64_t first)
 {
     int64_t i = g * SIDE, columns = m - i < SIDE ? m - i : SIDE;
-    uint16_t *out = to->data + (first + i) * fl_amx_bytes(to->width) / 2;
+    uint16_t *out = to->data + (first + i) * fl_rounded_bytes(to->width) / 2;
     for (int64_t k = 0; k < to->width; k += STEP, out += columns * STEP) {
         int n = to->width - k < STEP ? (int)(to->width - k) : STEP;
         for (int64_t c = 0; c < columns; c++) {
@@ -50,7 +50,7 @@ FL_INLINE vb load32(fl_dtype t, wrow w, int64_t k, int64_t n)
 typedef struct job {
     const fl_tensor *w;
     int64_t n0, n1; /* weight rows */
-    const fl_amx *x;
+    const fl_rounded *x;
     int64_t first; /* column of x */
     const fl_row_list *y;
     int64_t m, panel; /* rows of x, weight rows of a panel */
@@ -76,7 +76,7 @@ FL_INLINE wrow weight_at(const job *b, fl_dtype t, int64_t n)
  */
 FL_INLINE void fill(const job *b, fl_dtype t, int64_t n, int64_t rows, int64_t k0, int64_t k1)
 {
-    int64_t steps = fl_amx_steps(k1 - k0);
+    int64_t steps = fl_rounded_steps(k1 - k0);
     for (int64_t r = 0; r < rows; r++) {
         wrow w = weight_at(b, t, n + r);
         uint16_t *out = b->tiles + r / SIDE * steps * TILE + r % SIDE * STEP;
@@ -131,7 +131,8 @@ static column column_at(const job *b, int64_t g, int64_t k)
 {
     int64_t row = g * SIDE, n = b->m - row < SIDE ? b->m - row : SIDE;
     n = n < 0 ? 0 : n;
-    return (column){b->x->data + (b->first + row) * fl_amx_bytes(b->x->width) / 2 + k * n, n, row};
+    return (column){b->x->data + (b->first + row) * fl_rounded_bytes(b->x->width) / 2 + k * n, n,
+                    row};
 }
 
 /* Sums of 16 weight rows from n on, and y: one way and the other. */
@@ -226,7 +227,7 @@ FL_INLINE void block(const job *b, int nw, int nx, const place *p, const column 
     TILE_LOAD(&u, 3, b->sum[3], SIDE * 4);
     int64_t batch = p->direct || p->panel ? p->k1 - p->k0 : BATCH;
     for (int64_t k = p->k0; k < p->k1; k += batch) {
-        int64_t end = p->k1 - k < batch ? p->k1 : k + batch, steps = fl_amx_steps(end - k);
+        int64_t end = p->k1 - k < batch ? p->k1 : k + batch, steps = fl_rounded_steps(end - k);
         if (!p->direct && !p->panel)
             b->fill(b, p->n, nw * SIDE, k, end);
         __asm__ volatile("" ::: "memory");
@@ -258,7 +259,7 @@ static void any_block(const job *b, int64_t rows, const place *p, const column *
 /* Weight rows [n, n + rows), elements [k0, k1), times all columns. */
 static void panel(const job *b, int64_t n, int64_t rows, int64_t k0, int64_t k1)
 {
-    int64_t groups = fl_amx_groups(b->m), steps = fl_amx_steps(k1 - k0);
+    int64_t groups = fl_rounded_groups(b->m, SIDE), steps = fl_rounded_steps(k1 - k0);
     int64_t next_n = k1 < b->x->width ? n : n + b->panel, next_k = k1 < b->x->width ? k1 : 0;
     place p = {n, k0, k1, false, NULL};
     if (few(b))
@@ -277,13 +278,13 @@ static void panel(const job *b, int64_t n, int64_t rows, int64_t k0, int64_t k1)
     }
 }
 
-void fl_amx_mul(const fl_tensor *w, int64_t n0, int64_t n1, const fl_amx *x, int64_t first,
+void fl_amx_mul(const fl_tensor *w, int64_t n0, int64_t n1, const fl_rounded *x, int64_t first,
                 const fl_row_list *y, int64_t m, void *scratch)
 {
     uint16_t *tiles = scratch;
     float(*sum)[SIDE * SIDE] = (void *)(tiles + FL_AMX_PANEL * PIECE);
     job b = {w, n0, n1, x, first, y, m, FL_AMX_PANEL, NULL, tiles, sum, sum[4]};
-    if (fl_amx_groups(m) <= FEW)
+    if (fl_rounded_groups(m, SIDE) <= FEW)
         b.panel = NARROW;
     b.fill = w->dtype == FL_BF16       ? fill_BF16
              : w->dtype == FL_MXFP4    ? fill_MXFP4

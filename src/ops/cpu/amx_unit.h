@@ -17,7 +17,7 @@
 #include "ops/cpu/amx.h"
 #include "ops/cpu/simd.h"
 
-enum { SIDE = FL_AMX_SIDE, STEP = FL_AMX_STEP, TILE = SIDE * STEP };
+enum { SIDE = FL_AMX_SIDE, STEP = FL_ROUNDED_STEP, TILE = SIDE * STEP };
 
 #if defined(FL_AMX_TILES)
 

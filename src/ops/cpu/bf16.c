@@ -1,9 +1,9 @@
 /* bf16.h in two forms.  A few groups of rows: weight rows are streamed once, brought to BF16 in
  * registers and multiplied with a group; for the next groups what came out is kept in the
  * first-level cache.  Lines are asked for ahead in the order in which they lie, as in few.c.  More
- * rows: a panel of weight rows is brought to BF16
- * once, in the order in which tiles read it, and multiplied group by group while the next panel is
- * filled.  A piece of a group lies in the first-level cache, two panels in the second. */
+ * rows: a panel of weight rows is brought to BF16 once, in the order in which tiles read it, and
+ * multiplied group by group while the next panel is filled.  A piece of a group lies in the
+ * first-level cache, two panels in the second. */
 #include "ops/cpu/bf16.h"
 #include "ops/cpu/few.h"
 
@@ -15,7 +15,7 @@
 /* Tiles, weight rows by rows of x: 24 accumulators of 32 registers.  MXFP4 rows are short and take
  * long to decode: with one row of x ONE of them keep the processor busy. */
 enum { FEW = 3 }; /* groups up to which the first form is faster */
-enum { X = FL_BF16_X, W = 4, ONE = 8, STEP = FL_BF16_STEP, PIECE = FL_BF16_PIECE };
+enum { X = FL_BF16_X, W = 4, ONE = 8, STEP = FL_ROUNDED_STEP, PIECE = FL_BF16_PIECE };
 /* Vectors that are brought to BF16 at a time, and how many shares ahead they are asked for. */
 enum { UNIT = 16, AHEAD = 4 };
 
@@ -35,10 +35,10 @@ FL_INLINE vi join(vf low, vf high)
     return vf_bits(vf_round(low, high));
 }
 
-void fl_bf16_round(const fl_row_list *x, int64_t m, const fl_bf16 *to, int64_t begin, int64_t end)
+void fl_bf16_round(const fl_row_list *x, int64_t m, int64_t g, const fl_rounded *to, int64_t first)
 {
-    for (int64_t i = begin * X; i < end * X; i++) {
-        uint16_t *out = to->data + i / X * fl_bf16_bytes(to->width) / 2 + i % X * STEP;
+    for (int64_t i = g * X; i < (g + 1) * X; i++) {
+        uint16_t *out = to->data + (first + g * X) * fl_rounded_bytes(to->width) / 2 + i % X * STEP;
         for (int64_t k = 0; k < to->width; k += STEP, out += X * STEP) {
             vf low = vf_zero(), high = vf_zero();
             int64_t n = i < m ? to->width - k : 0;
@@ -68,7 +68,7 @@ FL_INLINE vi load32(fl_dtype t, wrow w, int64_t k, int64_t n)
 typedef struct job {
     const fl_tensor *w;
     int64_t n0, n1; /* weight rows */
-    const fl_bf16 *x;
+    const fl_rounded *x;
     int64_t first; /* row of x */
     const fl_row_list *y;
     int64_t m;
@@ -77,7 +77,7 @@ typedef struct job {
 /* Group g of x, from element k on. */
 FL_INLINE const uint16_t *group_at(const job *b, int64_t g, int64_t k)
 {
-    return b->x->data + (b->first / X + g) * fl_bf16_bytes(b->x->width) / 2 + k * X;
+    return b->x->data + (b->first + g * X) * fl_rounded_bytes(b->x->width) / 2 + k * X;
 }
 
 FL_INLINE wrow weight_at(const job *b, fl_dtype t, int64_t n)
@@ -281,7 +281,7 @@ FL_INLINE void fill(const job *b, fl_dtype t, filling *f)
 
 FL_INLINE filling filling_of(const job *b, fl_dtype t, const place *p, vi *panel)
 {
-    filling f = {.p = *p, .steps = fl_bf16_steps(p->k1 - p->k0), .panel = panel};
+    filling f = {.p = *p, .steps = fl_rounded_steps(p->k1 - p->k0), .panel = panel};
     f.rows = (p->rows + W - 1) / W * W;
     for (int i = 0; i < AHEAD && p->rows; i++)
         fetch(b, t, &f);
@@ -325,13 +325,13 @@ static void tile(const job *b, const vi *w, const uint16_t *x, const uint16_t *n
  */
 FL_INLINE void many(const job *b, fl_dtype t, vi *now, vi *next)
 {
-    int64_t groups = fl_bf16_groups(b->m);
+    int64_t groups = fl_rounded_groups(b->m, X);
     place p = place_at(b, b->n0, 0);
     filling f = filling_of(b, t, &p, now);
     for (int64_t i = shares(&f); i > 0; i--)
         fill(b, t, &f);
     while (p.rows) {
-        int64_t steps = fl_bf16_steps(p.k1 - p.k0);
+        int64_t steps = fl_rounded_steps(p.k1 - p.k0);
         const place q = place_after(b, &p);
         f = filling_of(b, t, &q, next);
         int64_t tiles = groups * ((p.rows + W - 1) / W), todo = shares(&f), due = 0;
@@ -370,9 +370,11 @@ MUL_OF(MXFP4)
 MUL_OF(F8_BLOCK)
 MUL_OF(Q8)
 
-void fl_bf16_mul(const fl_tensor *w, int64_t n0, int64_t n1, const fl_bf16 *x, int64_t first,
+void fl_bf16_mul(const fl_tensor *w, int64_t n0, int64_t n1, const fl_rounded *x, int64_t first,
                  const fl_row_list *y, int64_t m, void *scratch)
 {
+    if (m < 1) /* no weight is read */
+        return;
     const job b = {w, n0, n1, x, first, y, m};
     if (w->dtype == FL_BF16)
         mul_BF16(&b, scratch);

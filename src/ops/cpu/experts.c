@@ -44,23 +44,16 @@ static room room_at(void *memory, const fl_exp_sizes *most, enum form form, size
 
 /* What all workers share.  The 8-bit rows are for precision fast, those in BF16 for tiles. */
 typedef struct common {
-    float *hidden;        /* [rows * k][inner], pairs in the order of the groups */
-    fl_q8 z8;             /* [rows] */
-    fl_q8 hidden8;        /* [rows * k] */
-    fl_amx z16, hidden16; /* [rows * k], in the order of the groups */
+    float *hidden;            /* [rows * k][inner], pairs in the order of the groups */
+    fl_q8 z8;                 /* [rows] */
+    fl_q8 hidden8;            /* [rows * k] */
+    fl_rounded z16, hidden16; /* [rows * k], in the order of the groups */
 } common;
 
 static fl_q8 take_q8(fl_room *r, int64_t rows, int64_t width)
 {
     fl_q8_chunk *chunk = fl_room_take(r, rows * fl_q8_chunks(width), sizeof *chunk);
     return (fl_q8){chunk, fl_room_take(r, rows, sizeof(bool)), width};
-}
-
-static fl_amx take_amx(fl_room *r, int64_t rows, int64_t width)
-{
-    fl_amx x = {fl_room_take(r, rows, (size_t)fl_amx_bytes(width)), width};
-    (void)fl_room_take(r, 1, FL_CACHE_LINE);
-    return x;
 }
 
 static common common_at(void *memory, const fl_exp_sizes *s, enum form form, size_t *bytes)
@@ -71,8 +64,8 @@ static common common_at(void *memory, const fl_exp_sizes *s, enum form form, siz
         c.z8 = take_q8(&r, s->rows, s->z);
         c.hidden8 = take_q8(&r, s->rows * s->k, s->inner);
     } else if (form == TILES) {
-        c.z16 = take_amx(&r, s->rows * s->k, s->z);
-        c.hidden16 = take_amx(&r, s->rows * s->k, s->inner);
+        c.z16 = fl_rounded_room(&r, s->rows * s->k, s->z);
+        c.hidden16 = fl_rounded_room(&r, s->rows * s->k, s->inner);
     }
     *bytes = r.used;
     return c;
@@ -198,11 +191,11 @@ static void round_rows(const job *b, bool hidden)
     const fl_exp_groups *g = &b->room.groups;
     int64_t begin, end, at = 0, n = 0;
     for (int32_t i = 0; i < g->n; i++)
-        n += fl_amx_groups(g->group[i].n);
+        n += fl_rounded_groups(g->group[i].n, FL_AMX_SIDE);
     fl_split(n, 1, b->worker->thread, b->worker->n_threads, &begin, &end);
     for (int32_t i = 0; i < g->n; i++) {
         const fl_row_list x = rows_of(b, &g->group[i], hidden);
-        for (int64_t j = 0; j < fl_amx_groups(g->group[i].n); j++, at++) {
+        for (int64_t j = 0; j < fl_rounded_groups(g->group[i].n, FL_AMX_SIDE); j++, at++) {
             if (at >= begin && at < end)
                 fl_amx_round(&x, g->group[i].n, j, hidden ? &b->common.hidden16 : &b->common.z16,
                              g->group[i].first);
@@ -274,7 +267,7 @@ static void run_tiles(const fl_call *call, const fl_step *step, int phase, const
 
 static bool fits_tiles(const fl_node_view *node)
 {
-    return fl_amx_type(node->in[FL_EXP_W1]->dtype);
+    return fl_rounded_type(node->in[FL_EXP_W1]->dtype);
 }
 #endif
 

@@ -18,13 +18,6 @@ enum { MOST_W = 4, MOST_X = 2, MOST = 4 };
 #endif
 enum { PIECE = 4096, GROUPS = PIECE / FL_MX_GROUP };
 
-typedef struct job {
-    const fl_tensor *w;
-    int64_t n0, n1; /* weight rows */
-    const fl_row_list *x, *y;
-    int64_t m;
-} job;
-
 typedef struct tile {
     wrow w[MOST_W];
     const float *x[MOST_X];
@@ -107,7 +100,7 @@ FL_INLINE void rest(tile *s, fl_dtype t, int nw, int nx, int64_t k, int64_t end)
 
 /* Outputs [n, n + nw) x [m, m + nx), as far as they exist; what lies beyond is computed from the
  * last row again and dropped.  next: what to fetch meanwhile, or NULL. */
-FL_INLINE void run(const job *b, fl_dtype t, int nw, int nx, int64_t n, int64_t m,
+FL_INLINE void run(const fl_product *b, fl_dtype t, int nw, int nx, int64_t n, int64_t m,
                    const unsigned char *next)
 {
     tile s;
@@ -151,7 +144,7 @@ FL_INLINE void run(const job *b, fl_dtype t, int nw, int nx, int64_t n, int64_t 
 }
 
 /* All rows of x in tiles of nw by nx. */
-FL_INLINE void rows(const job *b, fl_dtype t, int nw, int nx)
+FL_INLINE void rows(const fl_product *b, fl_dtype t, int nw, int nx)
 {
     int64_t row =
         bytes_of(t, t == FL_Q8 ? fl_f8_blocks(b->w->shape[1]) * FL_Q8_BLOCK : b->w->shape[1]);
@@ -166,7 +159,7 @@ FL_INLINE void rows(const job *b, fl_dtype t, int nw, int nx)
 }
 
 #if defined(__AVX512F__)
-FL_INLINE void mul(const job *b, fl_dtype t)
+FL_INLINE void mul(const fl_product *b, fl_dtype t)
 {
     if (b->m == 1)
         rows(b, t, t == FL_MXFP4 ? 8 : 4, 1); /* its rows are short, its lanes take longest */
@@ -178,7 +171,7 @@ FL_INLINE void mul(const job *b, fl_dtype t)
         rows(b, t, 4, 6);
 }
 #else
-FL_INLINE void mul(const job *b, fl_dtype t)
+FL_INLINE void mul(const fl_product *b, fl_dtype t)
 {
     if (b->m == 1)
         rows(b, t, 4, 1);
@@ -188,7 +181,7 @@ FL_INLINE void mul(const job *b, fl_dtype t)
 #endif
 
 #define MUL_OF(TYPE)                                                                               \
-    static void mul_##TYPE(const job *b)                                                           \
+    static void mul_##TYPE(const fl_product *b)                                                    \
     {                                                                                              \
         mul(b, FL_##TYPE);                                                                         \
     }
@@ -199,27 +192,27 @@ MUL_OF(MXFP4)
 MUL_OF(F8_BLOCK)
 MUL_OF(Q8)
 
-void fl_few_mul(const fl_tensor *w, int64_t n0, int64_t n1, const fl_row_list *x,
-                const fl_row_list *y, int64_t m)
+void fl_few_mul(const fl_product *b)
 {
-    const job b = {w, n0, n1, x, y, m};
-    switch (w->dtype) {
+    if (b->m < 1) /* there is no row to stand in for those that a tile lacks */
+        return;
+    switch (b->w->dtype) {
     case FL_BF16:
-        mul_BF16(&b);
+        mul_BF16(b);
         break;
     case FL_F16:
-        mul_F16(&b);
+        mul_F16(b);
         break;
     case FL_MXFP4:
-        mul_MXFP4(&b);
+        mul_MXFP4(b);
         break;
     case FL_F8_BLOCK:
-        mul_F8_BLOCK(&b);
+        mul_F8_BLOCK(b);
         break;
     case FL_Q8:
-        mul_Q8(&b);
+        mul_Q8(b);
         break;
     default:
-        mul_F32(&b);
+        mul_F32(b);
     }
 }

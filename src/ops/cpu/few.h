@@ -16,8 +16,15 @@ enum { FL_FEW = 12 };
 /* Bytes that are fetched ahead at least: what memory delivers while one line is on its way. */
 enum { FL_FEW_AHEAD = 8192 };
 
+/* What fl_weights_mul is asked for. */
+typedef struct fl_product {
+    const fl_tensor *w;
+    int64_t n0, n1; /* weight rows */
+    const fl_row_list *x, *y;
+    int64_t m; /* rows of x */
+} fl_product;
+
 #define fl_few_mul FL_CPU_NAME(fl_few_mul)
-void fl_few_mul(const fl_tensor *w, int64_t n0, int64_t n1, const fl_row_list *x,
-                const fl_row_list *y, int64_t m);
+void fl_few_mul(const fl_product *b);
 
 #endif

@@ -20,13 +20,6 @@ FL_INLINE void sums(const vf *acc, int n, float *out)
         vf_sum4(acc[i], acc[i + 1], acc[i + 2], acc[i + 3], out + i);
 }
 
-typedef struct job {
-    const fl_tensor *w;
-    int64_t n0, n1; /* weight rows */
-    const fl_row_list *x, *y;
-    int64_t m;
-} job;
-
 /* ---- many rows ---- */
 
 typedef struct block {
@@ -46,7 +39,7 @@ FL_INLINE void decode_row(fl_dtype t, wrow w, int64_t k, float *out)
         vf_store(out + at, load_rest(t, w, at, k - at < 16 ? (int)(k - at) : 16));
 }
 
-FL_INLINE void decode(const job *b, fl_dtype t, int64_t n, int64_t k0, int64_t k, block *s)
+FL_INLINE void decode(const fl_product *b, fl_dtype t, int64_t n, int64_t k0, int64_t k, block *s)
 {
     for (int i = 0; i < FL_WEIGHTS_W && n + i < b->n1; i++)
         decode_row(t, row_at(b->w, t, n + i, k0), k, s->w[i]);
@@ -82,7 +75,7 @@ FL_INLINE void tile(const float (*w)[FL_WEIGHTS_K], const float *const *x, int64
 }
 
 /* Sums the accumulators of a tile into outputs [n, n + TW) x [m, m + TX), as far as they exist. */
-static void finish(const job *b, int64_t n, int64_t m, float (*lanes)[16])
+static void finish(const fl_product *b, int64_t n, int64_t m, float (*lanes)[16])
 {
     vf acc[TW * TX];
     float out[TW * TX];
@@ -98,7 +91,7 @@ static void finish(const job *b, int64_t n, int64_t m, float (*lanes)[16])
 }
 
 /* Adds a piece of K, k elements from k0 on, to all tiles of a block, or finishes them. */
-static void piece(const job *b, int64_t n, int64_t m0, int64_t k0, int64_t k, block *s)
+static void piece(const fl_product *b, int64_t n, int64_t m0, int64_t k0, int64_t k, block *s)
 {
     int64_t m1 = b->m - m0 < FL_WEIGHTS_X ? b->m : m0 + FL_WEIGHTS_X;
     int64_t nn = b->n1 - n < FL_WEIGHTS_W ? b->n1 - n : FL_WEIGHTS_W;
@@ -122,7 +115,7 @@ static void piece(const job *b, int64_t n, int64_t m0, int64_t k0, int64_t k, bl
     }
 }
 
-FL_INLINE void many_rows(const job *b, fl_dtype t, block *s)
+FL_INLINE void many_rows(const fl_product *b, fl_dtype t, block *s)
 {
     int64_t width = b->w->shape[1];
     for (int64_t n = b->n0; n < b->n1; n += FL_WEIGHTS_W) {
@@ -141,7 +134,7 @@ FL_INLINE void many_rows(const job *b, fl_dtype t, block *s)
     {                                                                                              \
         decode_row(FL_##TYPE, row_at(w, FL_##TYPE, n, 0), w->shape[1], out);                       \
     }                                                                                              \
-    static void weights_##TYPE(const job *b, block *s)                                             \
+    static void weights_##TYPE(const fl_product *b, block *s)                                      \
     {                                                                                              \
         many_rows(b, FL_##TYPE, s);                                                                \
     }
@@ -153,7 +146,7 @@ WEIGHTS_OF(F8_BLOCK)
 WEIGHTS_OF(Q8)
 
 typedef struct of_type {
-    void (*mul)(const job *b, block *s);
+    void (*mul)(const fl_product *b, block *s);
     void (*row)(const fl_tensor *w, int64_t n, float *out);
 } of_type;
 
@@ -179,9 +172,9 @@ void fl_weights_mul(const fl_tensor *w, int64_t n0, int64_t n1, const fl_row_lis
                     const fl_row_list *y, int64_t m, void *scratch)
 {
     _Static_assert(sizeof(block) == FL_WEIGHTS_SCRATCH, "scratch holds one block");
-    const job b = {w, n0, n1, x, y, m};
+    const fl_product b = {w, n0, n1, x, y, m};
     if (m < FL_FEW)
-        fl_few_mul(w, n0, n1, x, y, m);
+        fl_few_mul(&b);
     else
         functions_of(w->dtype).mul(&b, scratch);
 }

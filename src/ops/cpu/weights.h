@@ -30,7 +30,7 @@ enum {
 };
 
 /* y[i][n - n0] = x[i] . w[n] for i < m and n0 <= n < n1.  w: fl_weights_type.  scratch: 64-aligned,
- * used where rows are not few (few.h).  m is at least 1. */
+ * used where rows are not few (few.h).  m may be 0. */
 #define fl_weights_mul FL_CPU_NAME(fl_weights_mul)
 void fl_weights_mul(const fl_tensor *w, int64_t n0, int64_t n1, const fl_row_list *x,
                     const fl_row_list *y, int64_t m, void *scratch);
