@@ -63,7 +63,8 @@ typedef struct check {
     tc *c;
     const fl_kernel *kernel;
     result want, whole, got; /* by the reference, by the kernel in one go, by it in another way */
-    ops_magnitude magnitude;
+    ops_magnitude magnitudes[2]; /* for kernels of precision exact, fast */
+    ops_magnitude *magnitude;    /* the kernel's */
     char message[400];
 } check;
 
@@ -93,7 +94,7 @@ static bool outputs_close(check *k)
         int64_t width = fl_type_width(t), n = out_elements(k->c, o);
         for (int64_t i = 0; i < n; i++) {
             uint32_t got = k->whole.out[o][i], want = k->want.out[o][i];
-            float magnitude = k->magnitude.out[o][i];
+            float magnitude = k->magnitude->out[o][i];
             if (t->dtype == FL_I32 ? got == want
                                    : close_enough(got, want, magnitude, k->gen->tolerance))
                 continue;
@@ -132,7 +133,7 @@ static bool states_close(check *k)
                 return fail_check(k, "a cached row is not the one expected");
             for (int64_t e = 0; !same && used == n * 4 && e < n; e++) {
                 uint32_t a = ((const uint32_t *)got)[e], b = ((const uint32_t *)want)[e];
-                if (close_enough(a, b, k->magnitude.state[s][i * n + e], k->gen->tolerance))
+                if (close_enough(a, b, k->magnitude->state[s][i * n + e], k->gen->tolerance))
                     continue;
                 snprintf(k->message, sizeof k->message,
                          "state %d item %lld element %lld is %.9g, expected %.9g", s, (long long)i,
@@ -232,26 +233,28 @@ static bool check_kernel(check *k, bool is_reference)
 
 /* ---- a case ---- */
 
+/* While the reference's results are in c->out. */
 static void set_magnitude(check *k, bool fast)
 {
     tc *c = k->c;
+    ops_magnitude *m = &k->magnitudes[fast];
     for (int o = 0; o < c->n_out; o++) {
         int64_t n = out_elements(c, o);
-        k->magnitude.out[o] = tc_alloc(c, (size_t)n * 4, 4);
+        m->out[o] = tc_alloc(c, (size_t)n * 4, 4);
         for (int64_t i = 0; i < n; i++)
-            k->magnitude.out[o][i] = fabsf(as_float(k->want.out[o][i]));
+            m->out[o][i] = fabsf(as_float(k->want.out[o][i]));
     }
     for (int s = 0; s < c->n_states; s++) {
         int64_t n = c->states[s].elements, size = c->pools[s].item_bytes;
-        k->magnitude.state[s] = tc_alloc(c, (size_t)(c->states[s].items * n) * 4, 4);
+        m->state[s] = tc_alloc(c, (size_t)(c->states[s].items * n) * 4, 4);
         for (int64_t i = 0; c->states[s].used == n * 4 && i < c->states[s].items; i++) {
             const float *item = (const float *)(k->want.state[s] + i * size);
             for (int64_t e = 0; e < n; e++)
-                k->magnitude.state[s][i * n + e] = fabsf(item[e]);
+                m->state[s][i * n + e] = fabsf(item[e]);
         }
     }
     if (k->gen->magnitude)
-        k->gen->magnitude(c, fast, &k->magnitude);
+        k->gen->magnitude(c, fast, m);
 }
 
 static void describe(const tc *c, char *out, size_t size)
@@ -284,47 +287,57 @@ static const char *report(check *k)
     return text;
 }
 
-const char *ops_check(const ops_gen *g, uint64_t seed, const fl_kernel *extra,
+/* The kernels of the list (NULL: the registry's up to this machine's level) that fit the case.
+ * Returns how many; some[fast]: whether one has that precision. */
+static int kernels_that_fit(const tc *c, const fl_kernel *const *list, const fl_kernel **fit,
+                            bool some[2])
+{
+    fl_node_view view = tc_view(c);
+    const fl_kernel *k;
+    int n = 0;
+    for (int i = 0; (k = list ? list[i] : fl_registry_kernel(fl_ops_registry(), i)) != NULL; i++) {
+        if (strcmp(k->op, c->op->name) != 0 || (!list && k->isa > fl_cpu_isa()) ||
+            (k->fits && !k->fits(&view)))
+            continue;
+        assert_true(n < OPS_MAX_KERNELS);
+        fit[n++] = k;
+        some[k->fast] = true;
+    }
+    return n;
+}
+
+const char *ops_check(const ops_gen *g, uint64_t seed, const fl_kernel *const *list,
                       void (*ran)(void *ctx, const fl_kernel *k), void *ctx)
 {
     rng random = {seed};
     tc c;
     check k = {.gen = g, .c = &c};
     const char *wrong = NULL;
-    const fl_kernel *reference = tc_kernel(g->op, "ref"), *each;
+    const fl_kernel *reference = tc_kernel(g->op, "ref"), *fit[OPS_MAX_KERNELS];
+    bool some[2] = {false, false};
     tc_begin(&c, g->op, &random);
     g->make(&c);
     tc_finish(&c);
-    fl_node_view view = tc_view(&c);
-    if (extra && extra->fits && !extra->fits(&view)) {
-        tc_end(&c);
-        return NULL;
-    }
-    k.want = make_result(&c);
-    k.whole = make_result(&c);
-    k.got = make_result(&c);
-    tc_reset(&c);
-    tc_run(&c, reference, 1, 0, c.step.n_rows);
-    take(&c, &k.want);
-
-    int magnitude_for = -1; /* of what precision k.magnitude is */
-    for (int i = 0; !wrong && (each = fl_registry_kernel(fl_ops_registry(), i)) != NULL; i++) {
-        k.kernel = extra ? extra : each;
-        if (strcmp(each->op, g->op) != 0 || each->isa > fl_cpu_isa() ||
-            (k.kernel->fits && !k.kernel->fits(&view)))
-            continue;
-        if (magnitude_for != k.kernel->fast) {
-            tc_reset(&c);
-            tc_run(&c, reference, 1, 0, c.step.n_rows);
-            set_magnitude(&k, k.kernel->fast);
-            magnitude_for = k.kernel->fast;
+    int n = kernels_that_fit(&c, list, fit, some);
+    if (n > 0) {
+        k.want = make_result(&c);
+        k.whole = make_result(&c);
+        k.got = make_result(&c);
+        tc_reset(&c);
+        tc_run(&c, reference, 1, 0, c.step.n_rows);
+        take(&c, &k.want);
+        for (int fast = 0; fast < 2; fast++) {
+            if (some[fast])
+                set_magnitude(&k, fast);
         }
+    }
+    for (int i = 0; !wrong && i < n; i++) {
+        k.kernel = fit[i];
+        k.magnitude = &k.magnitudes[k.kernel->fast];
         if (!check_kernel(&k, k.kernel == reference))
             wrong = report(&k);
         if (ran)
             ran(ctx, k.kernel);
-        if (extra)
-            break;
     }
     tc_end(&c);
     return wrong;

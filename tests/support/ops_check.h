@@ -30,11 +30,13 @@ typedef struct ops_gen {
     bool grid;        /* equal bits are demanded of cuts on the chunk grid only */
 } ops_gen;
 
-/* One case: the kernels of the operator that fit it, up to this machine's level, are checked; or
- * only `extra`, when that is not NULL.  Returns NULL, or what is wrong: valid until the next call.
- * ran (may be NULL) is told every kernel that was checked; a case that `extra` does not fit costs
+enum { OPS_MAX_KERNELS = 64 }; /* of one operator */
+
+/* One case: those kernels that fit it are checked, of a list that a NULL ends, or of all kernels up
+ * to this machine's level when the list is NULL.  Returns NULL, or what is wrong: valid until the
+ * next call.  ran (may be NULL) is told every kernel that was checked; a case that none fits costs
  * little, so that one can draw until enough did. */
-const char *ops_check(const ops_gen *g, uint64_t seed, const fl_kernel *extra,
+const char *ops_check(const ops_gen *g, uint64_t seed, const fl_kernel *const *list,
                       void (*ran)(void *ctx, const fl_kernel *k), void *ctx);
 
 /* ---- for generators ---- */

@@ -19,9 +19,8 @@ static uint64_t seed = 1;
 static const ops_gen *const gens[] = {OPS_GENS(GEN_POINTER)};
 enum { N_GENS = sizeof gens / sizeof *gens };
 
-enum { MAX_KERNELS = 64 }; /* of one operator */
 typedef struct tally {
-    const fl_kernel *kernel[MAX_KERNELS];
+    const fl_kernel *kernel[OPS_MAX_KERNELS];
     int n;
 } tally;
 
@@ -32,7 +31,7 @@ static void count(void *ctx, const fl_kernel *k)
         if (t->kernel[i] == k)
             return;
     }
-    assert_true(t->n < MAX_KERNELS);
+    assert_true(t->n < OPS_MAX_KERNELS);
     t->kernel[t->n++] = k;
 }
 

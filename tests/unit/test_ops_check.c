@@ -139,7 +139,7 @@ static bool found(const ops_gen *g, fl_kernel_fn run,
     if (scratch)
         bad.scratch = scratch;
     for (uint64_t seed = 1; seed <= 60; seed++) {
-        if (ops_check(g, seed, &bad, NULL, NULL))
+        if (ops_check(g, seed, (const fl_kernel *[]){&bad, NULL}, NULL, NULL))
             return true;
     }
     return false;
