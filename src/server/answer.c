@@ -100,14 +100,16 @@ static void forbid(uint32_t *allowed, int64_t id, int64_t vocab)
 fl_status fl_answer_mask(void *ctx, int choice, const int32_t *answer, int64_t n, uint32_t *allowed,
                          fl_error *err)
 {
-    fl_job *j = ctx;
+    const fl_job_prompt *p = ctx;
+    fl_job *j = p->job;
     const int64_t vocab = fl_graph_vocab(fl_model_graph(j->server->model));
     if (!j->matcher) {
         for (size_t i = 0; n < j->params.min_tokens && i < j->stop_ids.n; i++)
             forbid(allowed, j->stop_ids.data[i], vocab);
         return FL_OK;
     }
-    FL_TRY(fl_matcher_mask(j->matcher, choice, answer, n, allowed, err)); /* ends when it ends */
+    FL_TRY(fl_matcher_mask(j->matcher, p->choice + choice, answer, n, allowed,
+                           err)); /* ends when it ends */
     for (int64_t id = fl_tokenizer_size(j->server->tokenizer); id < vocab; id++)
         forbid(allowed, id, vocab); /* logits that no token belongs to */
     return FL_OK;
@@ -210,10 +212,11 @@ static void explain(const fl_job *j, fl_refusal *r)
 static void finish_job(fl_job *j, fl_finish how)
 {
     j->finished = true;
-    j->request = NULL;
-    if (!j->failed && j->choices[0].stop >= 0)
+    if (j->timed_out || j->failed)
+        how = j->timed_out ? FL_FINISH_TIMEOUT : FL_FINISH_ERROR;
+    else if (j->choices[0].stop >= 0)
         how = FL_FINISH_STOP; /* ended by us */
-    fl_count_end(j, j->failed && !j->timed_out ? FL_FINISH_ERROR : how);
+    fl_count_end(j, how);
     if (!j->failed && j->params.stream)
         check(&j->choices[0], j->dialect->end(j, &j->chunk));
     else if (!j->failed)
@@ -228,15 +231,38 @@ static void finish_job(fl_job *j, fl_finish how)
     fl_job_end(j, 200);
 }
 
-void fl_answer_token(void *job, const fl_token_event *e)
+void fl_answer_stop(fl_job *j)
 {
-    fl_job *j = job;
-    fl_choice *c = &j->choices[e->choice];
+    j->stopped = true;
+    for (size_t i = 0; i < j->n_asked; i++) {
+        if (j->prompts.data[i].request)
+            fl_engine_cancel(j->server->engine, j->prompts.data[i].request);
+    }
+    if (!j->finished)
+        finish_job(j, FL_FINISH_CANCEL);
+}
+
+/* The engine has ended a prompt. */
+static void finish_prompt(fl_job_prompt *p, fl_finish how)
+{
+    fl_job *j = p->job;
+    p->request = NULL;
+    j->n_alive--;
+    if (j->n_alive == 0 && (j->stopped || j->n_asked == j->prompts.n))
+        finish_job(j, how);
+}
+
+void fl_answer_token(void *ctx, const fl_token_event *e)
+{
+    fl_job_prompt *p = ctx;
+    fl_job *j = p->job;
+    fl_choice *c = &j->choices[p->choice + e->choice];
     bool token = e->id != FL_NO_TOKEN;
     if (token)
         fl_count_token(j);
-    if (!j->opened)
-        j->n_cached = fl_request_cached(e->request);
+    if (!p->opened)
+        j->n_cached += fl_request_cached(e->request);
+    p->opened = true;
     if (j->params.stream && !j->opened && !j->failed)
         check(c, j->dialect->begin(j, &j->chunk));
     j->opened = true;
@@ -249,25 +275,25 @@ void fl_answer_token(void *job, const fl_token_event *e)
     if (e->finish != FL_FINISH_NONE) {
         finish(c, e->finish);
         if (e->last)
-            finish_job(j, e->finish);
+            finish_prompt(p, e->finish);
     }
-    if (e->last)
+    if (j->failed && !j->finished && !j->stopped)
+        fl_answer_stop(j);
+    if (j->finished || j->stopped)
         return;
     if (j->params.stream && !j->failed && j->chunk.n) {
         fl_job_begin(j);
         fl_job_send(j, j->chunk.data, j->chunk.n);
         j->chunk.n = 0;
     }
-    if (j->failed)
-        fl_engine_cancel(j->server->engine, e->request);
-    else if (e->finish == FL_FINISH_NONE && c->done)
-        fl_engine_cancel_choice(j->server->engine, e->request, c->index);
+    if (e->finish == FL_FINISH_NONE && c->done)
+        fl_engine_cancel_choice(j->server->engine, e->request, e->choice);
 }
 
 int64_t fl_job_tokens(const fl_job *j)
 {
     int64_t sum = 0;
-    for (int i = 0; j->choices && i < j->params.n; i++)
+    for (int i = 0; j->choices && i < j->n_choices; i++)
         sum += j->choices[i].n_tokens;
     return sum;
 }
@@ -275,14 +301,14 @@ int64_t fl_job_tokens(const fl_job *j)
 int64_t fl_job_reasoning_tokens(const fl_job *j)
 {
     int64_t sum = 0;
-    for (int i = 0; j->choices && i < j->params.n; i++)
+    for (int i = 0; j->choices && i < j->n_choices; i++)
         sum += j->choices[i].n_reasoning;
     return sum;
 }
 
 void fl_answer_free(fl_job *j)
 {
-    for (int i = 0; j->choices && i < j->params.n; i++) {
+    for (int i = 0; j->choices && i < j->n_choices; i++) {
         fl_choice *c = &j->choices[i];
         fl_chat_parser_destroy(c->parser);
         fl_vec_free(&c->hold);
@@ -294,5 +320,6 @@ void fl_answer_free(fl_job *j)
     j->matcher = NULL;
     fl_vec_free(&j->stop_ids);
     fl_vec_free(&j->prompt);
+    fl_vec_free(&j->prompts);
     fl_vec_free(&j->chunk);
 }

@@ -130,8 +130,7 @@ bool fl_form_prepare(fl_job *j, const fl_chat_options *o, fl_refusal *r)
     }
     if (!g)
         return true;
-    status =
-        fl_matcher_create(g, (int)j->params.n, j->stop_ids.data, j->stop_ids.n, &j->matcher, &err);
+    status = fl_matcher_create(g, j->n_choices, j->stop_ids.data, j->stop_ids.n, &j->matcher, &err);
     fl_grammar_release(g); /* the matcher holds it */
     return status == FL_OK || fl_refuse_error(r, &err);
 }

@@ -6,7 +6,7 @@
 #include "server/server_internal.h"
 #include "server/stop_internal.h"
 
-enum { FL_MAX_CHOICES = 64, FL_REQUEST_ID = 128 };
+enum { FL_MAX_CHOICES = 64, FL_MAX_ANSWERS = 2048, FL_REQUEST_ID = 128 };
 
 /* A checked request; pointers lead into its body. */
 typedef struct fl_params {
@@ -40,10 +40,19 @@ typedef struct fl_mark {
 
 typedef enum fl_end { FL_END_NONE, FL_END_STOP, FL_END_LENGTH, FL_END_CALLS } fl_end;
 
-/* One of the n answers. */
+/* One of a job's prompts, which the engine knows as a request of its own. */
+typedef struct fl_job_prompt {
+    fl_job *job;
+    size_t at, n;        /* its tokens among those of the job */
+    int choice;          /* the first of its answers */
+    fl_request *request; /* alive in the engine */
+    bool opened;         /* its first event has come */
+} fl_job_prompt;
+
+/* One of the n answers to a prompt. */
 typedef struct fl_choice {
     fl_job *job;
-    int index;
+    int index;              /* in the job */
     fl_chat_parser *parser; /* NULL: tokens are text */
     fl_utf8_stream utf8;
     fl_buf hold; /* text that may be the beginning of a stop string */
@@ -121,17 +130,20 @@ struct fl_job {
     atomic_bool dead; /* nobody reads the answer any more */
 
     /* The scheduler's. */
-    fl_job *next; /* waiting or running */
-    fl_ids prompt;
+    fl_job *next;  /* waiting or running */
+    fl_ids prompt; /* of all prompts */
+    FL_VEC(fl_job_prompt) prompts;
+    size_t n_asked, n_alive; /* prompts that the engine has been given, that it has */
     bool prepared;
     fl_ids stop_ids;
-    fl_request *request; /* alive in the engine */
-    fl_choice *choices;  /* [params.n] */
+    fl_choice *choices; /* [n_choices], prompt by prompt */
+    int n_choices;
     fl_matcher *matcher; /* what the answers are held to; NULL: they are free */
     fl_buf chunk;        /* events under construction */
     int64_t n_cached, sequence;
     bool opened; /* the first event has come */
     bool failed, finished;
+    bool stopped; /* no more prompts are asked */
     bool timed_out;
     const char *code; /* of a failure, for the log */
     fl_error error;
@@ -156,7 +168,7 @@ bool fl_params_read(const fl_json *body, const fl_dialect *d, const fl_server *s
 void fl_params_free(fl_params *p);
 bool fl_sampling_read(const fl_json *o, bool chat, fl_params *p, fl_refusal *r); /* sampling.c */
 
-/* prompt.c: renders or encodes into j->prompt (or, with text, renders into it). */
+/* prompt.c: renders or encodes into j->prompt and j->prompts (or, with text, renders into it). */
 bool fl_prompt_make(fl_job *j, fl_buf *text, fl_refusal *r);
 /* And readies the choices. */
 bool fl_prompt_prepare(fl_job *j, fl_refusal *r);
@@ -165,11 +177,13 @@ bool fl_prompt_prepare(fl_job *j, fl_refusal *r);
  * documents. */
 bool fl_form_prepare(fl_job *j, const fl_chat_options *o, fl_refusal *r);
 
-/* answer.c: from tokens to items. */
-void fl_answer_token(void *job, const fl_token_event *e);
+/* answer.c: from tokens to items.  ctx is the prompt. */
+void fl_answer_token(void *ctx, const fl_token_event *e);
+/* Ends what the engine still has of a job. */
+void fl_answer_stop(fl_job *j);
 void fl_answer_free(fl_job *j);
 /* answer.c: which tokens may come next: those of the form, and none that ends the answer before
- * min_tokens.  ctx is the job. */
+ * min_tokens.  ctx is the prompt. */
 fl_status fl_answer_mask(void *ctx, int choice, const int32_t *answer, int64_t n, uint32_t *allowed,
                          fl_error *err);
 /* answer.c: what the chat parser of a choice reports. */

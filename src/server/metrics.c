@@ -56,7 +56,7 @@ void fl_count_token(fl_job *j)
         observe_locked(s, FL_H_QUEUE, j->begun_at - j->came);
         observe_locked(s, FL_H_PREFILL, now - j->begun_at);
         j->first = now;
-    } else if (j->params.n == 1) {
+    } else if (j->n_choices == 1) {
         observe_locked(s, FL_H_BETWEEN, now - j->last);
     }
     pthread_mutex_unlock(&s->lock);
@@ -80,9 +80,9 @@ void fl_count_end(fl_job *j, fl_finish how)
     observe_locked(s, FL_H_CHOICES, (double)j->params.n);
     if (j->first > 0)
         observe_locked(s, FL_H_DECODE, now - j->first);
-    if (j->first > 0 && tokens > j->params.n)
+    if (j->first > 0 && tokens > j->n_choices)
         observe_locked(s, FL_H_PER_TOKEN,
-                       (now - j->first) * (double)j->params.n / (double)(tokens - j->params.n));
+                       (now - j->first) * j->n_choices / (double)(tokens - j->n_choices));
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -81,7 +81,7 @@ static bool call_head(const fl_choice *c, const fl_item *item, fl_buf *b)
 static bool chat_begin(fl_job *j, fl_buf *b)
 {
     bool ok = true;
-    for (int i = 0; ok && i < j->params.n; i++)
+    for (int i = 0; ok && i < j->n_choices; i++)
         ok = event_head(&j->choices[i], b) &&
              fl_put(b, "\"delta\": {\"role\": \"assistant\", \"content\": \"\"}") &&
              event_tail(&j->choices[i], NULL, false, b);
@@ -156,7 +156,7 @@ static bool message(const fl_choice *c, fl_buf *b)
 static bool whole(const fl_job *j, fl_buf *b)
 {
     bool ok = head(j, b) && fl_put(b, ", \"choices\": [");
-    for (int i = 0; ok && i < j->params.n; i++) {
+    for (int i = 0; ok && i < j->n_choices; i++) {
         const fl_choice *c = &j->choices[i];
         fl_buf text = {0};
         ok = fl_put(b, i ? ", " : "") && choice_head(c, b) &&

@@ -136,7 +136,8 @@ static bool read_prompt(const fl_json *o, fl_params *p, fl_refusal *r)
     if (!p->prompt)
         return fl_refuse(r, 400, "missing_required_parameter", "prompt", "prompt is missing");
     return fl_json_is(p->prompt, FL_JSON_STRING) || fl_json_is(p->prompt, FL_JSON_ARRAY) ||
-           fl_read_wrong(r, "prompt", "a string or a list of token ids", p->prompt);
+           fl_read_wrong(r, "prompt", "a string, a list of token ids, or a list of these",
+                         p->prompt);
 }
 
 /* needed: without it the request is refused. */

@@ -107,27 +107,67 @@ static void do_chores(fl_server *s)
     leave_all(list);
 }
 
-static fl_status submit(fl_job *j, fl_error *err)
+/* Gives the engine one prompt.  The time to answer in is that of the whole job, and only its first
+ * prompt may wait in vain. */
+static fl_status submit(fl_job *j, fl_job_prompt *prompt, fl_error *err)
 {
     fl_server *s = j->server;
     fl_request_params p = fl_request_params_default();
-    p.prompt = j->prompt.data;
-    p.n_prompt = (int64_t)j->prompt.n;
+    double gone = j->started ? fl_server_seconds() - j->begun_at : 0;
+    int64_t left = (int64_t)s->options.request_seconds * 1000000 - (int64_t)(gone * 1e6);
+    p.prompt = j->prompt.data + prompt->at;
+    p.n_prompt = (int64_t)prompt->n;
     p.max_tokens = j->params.max_tokens;
     p.n = (int)j->params.n;
     p.stop_ids = j->stop_ids.data;
     p.n_stop = j->stop_ids.n;
     p.sampling = j->params.sampling;
     p.mask = j->matcher || j->params.min_tokens > 0 ? fl_answer_mask : NULL;
-    p.mask_ctx = j;
+    p.mask_ctx = prompt;
     p.on_token = fl_answer_token;
-    p.ctx = j;
+    p.ctx = prompt;
     p.client = j->client;
     p.salt = j->salt;
     p.priority = (int)j->params.priority;
-    p.max_wait_us = (int64_t)s->options.queue_seconds * 1000000;
-    p.max_us = (int64_t)s->options.request_seconds * 1000000;
-    return fl_engine_submit(s->engine, &p, &j->request, err);
+    p.max_wait_us = prompt->choice ? 0 : (int64_t)s->options.queue_seconds * 1000000;
+    p.max_us = s->options.request_seconds ? (left > 0 ? left : 1) : 0;
+    FL_TRY(fl_engine_submit(s->engine, &p, &prompt->request, err));
+    j->n_asked++;
+    j->n_alive++;
+    return FL_OK;
+}
+
+/* Prompts of a job that have no room in the engine yet. */
+static int count_waiting(const fl_job *j)
+{
+    int n = 0;
+    for (size_t i = 0; i < j->n_asked; i++)
+        n += j->prompts.data[i].request && !fl_request_started(j->prompts.data[i].request);
+    return n;
+}
+
+/* Gives the engine more of a job's prompts, a few ahead of those it has room for: its queue is
+ * there for others, too. */
+static fl_status ask(fl_job *j, fl_error *err)
+{
+    enum { AHEAD = 8 };
+    while (!j->stopped && j->n_asked < j->prompts.n && count_waiting(j) < AHEAD)
+        FL_TRY(submit(j, &j->prompts.data[j->n_asked], err));
+    return FL_OK;
+}
+
+/* The same for jobs of which the engine has been given some. */
+static void ask_more(fl_job *running, int64_t n)
+{
+    for (fl_job *j = running; j; j = j->next) {
+        fl_error err;
+        fl_status status = ask(j, &err);
+        if (status == FL_OK || (status == FL_BUSY && (n > 1 || j->n_alive > 0)))
+            continue;
+        j->error = err;
+        j->failed = true;
+        fl_answer_stop(j);
+    }
 }
 
 /* Takes one job to the engine, where it may wait on.  False: it stays at the head of the queue (the
@@ -142,7 +182,7 @@ static bool admit(fl_job *j, bool alone, bool *stays)
         return false;
     }
     j->prepared = true;
-    fl_status status = submit(j, &err);
+    fl_status status = submit(j, &j->prompts.data[0], &err);
     if (status == FL_BUSY && !alone) {
         *stays = true;
         return false;
@@ -202,8 +242,8 @@ static void look_after(fl_server *s, fl_job *running)
 {
     double now = fl_server_seconds();
     for (fl_job *j = running; j; j = j->next) {
-        if (j->request && atomic_load(&j->dead)) {
-            fl_engine_cancel(s->engine, j->request);
+        if (!j->finished && atomic_load(&j->dead)) {
+            fl_answer_stop(j);
         } else if (j->params.stream && now - j->sent > s->options.ping_seconds) {
             fl_job_begin(j);
             fl_job_send(j, ": ping\n\n", 8);
@@ -242,7 +282,8 @@ static bool step(fl_server *s, fl_job *running)
     (void)!fl_engine_step(s->engine, &busy, &err); /* its requests were told */
     fl_observe(s, FL_H_STEP, fl_server_seconds() - start);
     for (fl_job *j = running; j; j = j->next) {
-        if (j->request && fl_request_started(j->request))
+        const fl_request *first = j->prompts.data[0].request;
+        if (first && fl_request_started(first))
             fl_job_start(j);
     }
     return busy;
@@ -279,6 +320,7 @@ void *fl_scheduler_run(void *server)
         look_after(s, running);
         sweep(&running, &n);
         admit_waiting(s, &running, &n);
+        ask_more(running, n);
         if (n > 0 || settling)
             settling = step(s, running);
         sweep(&running, &n);

@@ -58,6 +58,56 @@ def test_n_and_seed(s):
     assert [c["text"] for c in one] == [t.split(stop)[0] for t in texts]
 
 
+def test_prompt_lists(s):
+    prompts = ["The table", "The database", "Once upon"]
+    body = {"max_tokens": 8, "temperature": 1, "seed": 5, "n": 2, "logprobs": 1}
+    alone = [s.post({**body, "prompt": p}, COMPLETIONS) for p in prompts]
+    choices = [c for r in alone for c in r["choices"]]
+    for i, c in enumerate(choices):  # prompt by prompt, and each as if it had come alone
+        c["index"] = i
+    assert len({c["text"] for c in choices}) == 6
+    whole = s.post({**body, "prompt": prompts}, COMPLETIONS)
+    assert whole["choices"] == choices
+    for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+        assert whole["usage"][name] == sum(r["usage"][name] for r in alone)
+    ids = [s.post({"prompt": p}, "/tokenize")["tokens"] for p in prompts]
+    assert s.post({**body, "prompt": ids}, COMPLETIONS)["choices"] == choices
+    assert s.post({**body, "prompt": [prompts[0], *ids[1:]]}, COMPLETIONS)["choices"] == choices
+    texts, ends = [""] * 6, []
+    for chunk in s.stream({**body, "prompt": prompts, "stream_options": {"include_usage": True}},
+                          COMPLETIONS):
+        for c in chunk["choices"]:
+            texts[c["index"]] += c["text"]
+            ends += [c["index"]] if c["finish_reason"] == "length" else []
+    assert texts == [c["text"] for c in choices] and sorted(ends) == list(range(6))
+    assert not chunk["choices"] and chunk["usage"]["completion_tokens"] == 48
+    stop = texts[3][-3:]  # ends one choice, not the others
+    cut = s.post({**body, "prompt": prompts, "stop": stop}, COMPLETIONS)["choices"]
+    assert [c["text"] for c in cut] == [t.split(stop)[0] for t in texts]
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": [1, "two"]}}}
+    for c in s.post({**body, "prompt": prompts, "response_format": form}, COMPLETIONS)["choices"]:
+        assert json.loads(c["text"]) in (1, "two")
+
+
+def test_long_prompt_lists(s):
+    """More prompts than have room at once, and what makes a list fail as a whole."""
+    prompts = [f"Number {i} is" for i in range(50)]
+    body = {"max_tokens": 3, "prompt": prompts}
+    whole = [c["text"] for c in s.post(body, COMPLETIONS)["choices"]]
+    assert len(whole) == 50 and len(set(whole)) > 1
+    for i in (0, 31, 49):
+        one = s.post({**body, "prompt": prompts[i]}, COMPLETIONS)["choices"][0]
+        assert one["text"] == whole[i]
+    for wrong in ([], [[]], ["x", ""], ["x", 5], [5, "x"], [["x"]], [[5], None], ["x"] * 2049,
+                  ["x", "x " * 5000], [[5]] * 40 + [[10 ** 6]]):
+        e = s.post({**body, "prompt": wrong}, COMPLETIONS, 400)["error"]
+        assert e["message"] and e["param"] in ("prompt", None), (wrong, e)
+    with s.send({"max_tokens": 4000, "prompt": prompts, "stream": True, "ignore_eos": True}) as c:
+        assert b" 200 " in c.recv(100)
+        until(lambda: s.metric("vllm:num_requests_running") > 1)
+    s.idle()  # the client went, and with it all that was asked and all that was not
+
+
 def test_logprobs_of_chat(s):
     body = ask("Who are you?", logprobs=True, top_logprobs=3)
     whole = s.post(body)["choices"][0]
