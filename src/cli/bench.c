@@ -30,9 +30,6 @@ static const struct argp_option options[] = {
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = &args.common;
-        return 0;
     case 'p':
         args.prompt = cli_int(state, "--prompt", arg, 1, INT32_MAX / 2);
         return 0;
@@ -53,13 +50,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-static const struct argp_child children[] = {{&cli_common_argp, 0, "", 0}, {0}};
 static const struct argp argp = {
     options,
     parse,
     "MODEL\nmachine\nserve URL",
     "Measures prompt and generation speed, the machine alone, or a running server.",
-    children,
+    cli_children,
     0,
     0};
 
@@ -238,7 +234,7 @@ int cmd_bench(int argc, char **argv)
         return cmd_bench_machine(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "serve") == 0)
         return cmd_bench_serve(argc - 1, argv + 1);
-    cli_parse(&argp, argc, argv, &args);
+    cli_parse(&argp, argc, argv, &args.common);
     if (!args.common.context)
         args.common.context = args.prompt + args.generate + head_start();
     fl_engine_options eo = {.max_seqs = args.batch};

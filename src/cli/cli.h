@@ -26,10 +26,13 @@ typedef struct cli_common {
     double gpu_memory;  /* 10^9 bytes; 0: all that are free */
 } cli_common;
 
-extern const struct argp cli_common_argp; /* a child parser; its input is a cli_common */
+extern const struct argp_child cli_children[]; /* of a command's parser: the common options */
 
-/* Parses argv for a subcommand; prints usage and exits on wrong usage, as argp does. */
-void cli_parse(const struct argp *argp, int argc, char **argv, void *input);
+/* Parses argv for a subcommand; prints usage and exits on wrong usage, as argp does.  common: NULL
+ * for a command that takes none of the common options. */
+void cli_parse(const struct argp *argp, int argc, char **argv, cli_common *common);
+/* What a command's parser does with a key that is none of its own. */
+error_t cli_other_key(int key, struct argp_state *state);
 /* The value of a numeric option; wrong usage when it is not a number within [low, high]. */
 int64_t cli_int(struct argp_state *state, const char *what, const char *arg, int64_t low,
                 int64_t high);
@@ -38,8 +41,7 @@ double cli_real(struct argp_state *state, const char *what, const char *arg, dou
 
 const char *cli_kv_name(fl_kv kv); /* "bf16", as --kv takes it */
 
-/* The positional argument of a command that takes one model and nothing else; what: "a model
- * folder". */
+/* The same for a command that takes one model and nothing else; what: "a model folder". */
 error_t cli_model_key(int key, char *arg, struct argp_state *state, const char *what,
                       const char **model);
 

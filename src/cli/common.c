@@ -119,13 +119,21 @@ static error_t common_parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-const struct argp cli_common_argp = {common_options, common_parse, 0, 0, 0, 0, 0};
+static const struct argp common_argp = {common_options, common_parse, 0, 0, 0, 0, 0};
+const struct argp_child cli_children[] = {{&common_argp, 0, "", 0}, {0}};
 
-void cli_parse(const struct argp *argp, int argc, char **argv, void *input)
+void cli_parse(const struct argp *argp, int argc, char **argv, cli_common *common)
 {
     argp_err_exit_status = 64;
-    if (argp_parse(argp, argc, argv, 0, 0, input) != 0)
+    if (argp_parse(argp, argc, argv, 0, 0, common) != 0)
         exit(64);
+}
+
+error_t cli_other_key(int key, struct argp_state *state)
+{
+    if (key == ARGP_KEY_INIT && state->input)
+        state->child_inputs[0] = state->input;
+    return key == ARGP_KEY_INIT ? 0 : ARGP_ERR_UNKNOWN;
 }
 
 int64_t cli_int(struct argp_state *state, const char *what, const char *arg, int64_t low,
@@ -165,7 +173,7 @@ error_t cli_model_key(int key, char *arg, struct argp_state *state, const char *
             argp_error(state, "%s is needed", what);
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return cli_other_key(key, state);
     }
 }
 

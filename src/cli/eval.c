@@ -26,9 +26,6 @@ static const struct argp_option options[] = {
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = &args.common;
-        return 0;
     case OPT_KL:
         args.kl = true;
         return 0;
@@ -48,17 +45,16 @@ static error_t parse(int key, char *arg, struct argp_state *state)
             argp_error(state, "a model and a text file are needed");
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return cli_other_key(key, state);
     }
 }
 
-static const struct argp_child children[] = {{&cli_common_argp, 0, "", 0}, {0}};
 static const struct argp argp = {options,
                                  parse,
                                  "MODEL TEXTFILE",
                                  "Perplexity of a text, in windows of --context tokens (default "
                                  "2048, with --kl or --kv-cost 512).",
-                                 children,
+                                 cli_children,
                                  0,
                                  0};
 
@@ -200,7 +196,7 @@ int cmd_eval(int argc, char **argv)
     fl_ids ids = {0};
     totals t = {0};
     const fl_tokenizer *tokenizer;
-    cli_parse(&argp, argc, argv, &args);
+    cli_parse(&argp, argc, argv, &args.common);
     if (!args.common.context)
         args.common.context = args.kl || args.kv_cost ? 512 : 2048;
     cli_common exact = args.common;

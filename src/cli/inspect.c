@@ -22,9 +22,6 @@ static const struct argp_option options[] = {
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = &args.common;
-        return 0;
     case OPT_ALL:
         args.all = true;
         return 0;
@@ -36,14 +33,13 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-static const struct argp_child children[] = {{&cli_common_argp, 0, "", 0}, {0}};
 static const struct argp argp = {
     options,
     parse,
     "MODEL",
     "Reports layers, operators, parameters, state and tensors.  A folder with only config.json and "
     "the index is enough.",
-    children,
+    cli_children,
     0,
     0};
 
@@ -261,7 +257,7 @@ int cmd_inspect(int argc, char **argv)
     fl_plan *plan = NULL;
     fl_device *device = NULL;
     char why[200];
-    cli_parse(&argp, argc, argv, &args);
+    cli_parse(&argp, argc, argv, &args.common);
     if (args.new_model)
         return cli_survey(args.model, args.new_model, false, &err) == FL_OK ? 0 : cli_report(&err);
     fl_status s = args.common.definition ? FL_OK : cli_is_known(args.model, &known, &err);

@@ -20,28 +20,23 @@ static const struct argp_option options[] = {
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    struct plan_args *a = state->input;
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = &a->common;
-        return 0;
     case OPT_SESSIONS:
-        a->sessions = (int)cli_int(state, "--sessions", arg, 1, 65536);
+        args.sessions = (int)cli_int(state, "--sessions", arg, 1, 65536);
         return 0;
     case OPT_RAM:
-        a->ram = cli_real(state, "--ram", arg, 0.001, 1e9);
+        args.ram = cli_real(state, "--ram", arg, 0.001, 1e9);
         return 0;
     default:
-        return cli_model_key(key, arg, state, "a model folder or a config.json", &a->model);
+        return cli_model_key(key, arg, state, "a model folder or a config.json", &args.model);
     }
 }
 
-static const struct argp_child children[] = {{&cli_common_argp, 0, "", 0}, {0}};
 static const struct argp argp = {options,
                                  parse,
                                  "MODEL|config.json",
                                  "Predicts memory by part and bytes read per token.",
-                                 children,
+                                 cli_children,
                                  0,
                                  0};
 
@@ -97,7 +92,7 @@ int cmd_plan(int argc, char **argv)
     fl_error err = {0};
     cli_model m;
     fl_device *device = NULL;
-    cli_parse(&argp, argc, argv, &args);
+    cli_parse(&argp, argc, argv, &args.common);
     fl_status s = cli_open(args.model, &args.common, FL_OPEN_SURVEY, NULL, &m, &err);
     if (s == FL_OK && args.common.device)
         s = fl_device_open(args.common.device, &device, args.place, &err);

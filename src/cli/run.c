@@ -96,16 +96,13 @@ static error_t parse_sampling(int key, char *arg, struct argp_state *state)
         s->seed = (uint64_t)cli_int(state, "--seed", arg, 0, INT64_MAX);
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return cli_other_key(key, state);
     }
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = &args.common;
-        return 0;
     case 'p':
         args.text = arg;
         return 0;
@@ -148,9 +145,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-static const struct argp_child children[] = {{&cli_common_argp, 0, "", 0}, {0}};
-static const struct argp argp = {options,  parse, "MODEL", "Answers one prompt, or chats.",
-                                 children, 0,     0};
+static const struct argp argp = {options,      parse, "MODEL", "Answers one prompt, or chats.",
+                                 cli_children, 0,     0};
 
 /* The prompt as ids, from whichever source was given. */
 static fl_status make_prompt(fl_model *m, fl_ids *ids, fl_error *err)
@@ -290,7 +286,7 @@ int cmd_run(int argc, char **argv)
     args.sampling = fl_sampling_default();
     args.n = 2048;
     args.think = (cli_think){true, "max"};
-    cli_parse(&argp, argc, argv, &args);
+    cli_parse(&argp, argc, argv, &args.common);
     bool chat = !args.text && !args.file && !args.ids;
     fl_engine_options eo = {.max_seqs = 1};
     fl_status s = cli_open(args.model, &args.common, FL_OPEN_DATA, &eo, &m, &err);

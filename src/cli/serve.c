@@ -79,9 +79,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 {
     fl_server_options *o = &args.server;
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = &args.common;
-        return 0;
     case OPT_HOST:
         o->host = arg;
         return 0;
@@ -150,10 +147,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-static const struct argp_child children[] = {{&cli_common_argp, 0, "", 0}, {0}};
 static const struct argp argp = {
-    options,  parse, "MODEL", "Serves a model over HTTP, in the forms of OpenAI and Anthropic.",
-    children, 0,     0};
+    options,      parse, "MODEL", "Serves a model over HTTP, in the forms of OpenAI and Anthropic.",
+    cli_children, 0,     0};
 
 /* The last part of the folder's path, without trailing slashes. */
 static const char *folder_name(const char *path, char *out, size_t size)
@@ -296,7 +292,7 @@ int cmd_serve(int argc, char **argv)
     args.server.effort = "max";
     args.sessions = 8;
     args.prefixes = 32;
-    cli_parse(&argp, argc, argv, NULL);
+    cli_parse(&argp, argc, argv, &args.common);
     cli_model m = {0};
     fl_error err = {0};
     sigset_t signals;

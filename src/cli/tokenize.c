@@ -17,37 +17,32 @@ static const struct argp_option options[] = {
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    struct tokenize_args *a = state->input;
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = &a->common;
-        return 0;
     case OPT_SPECIAL:
-        a->special = true;
+        args.special = true;
         return 0;
     case 'f':
-        a->file = arg;
+        args.file = arg;
         return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num == 0)
-            a->model = arg;
+            args.model = arg;
         else if (state->arg_num == 1)
-            a->text = arg;
+            args.text = arg;
         else
             argp_error(state, "one text only; quote it");
         return 0;
     case ARGP_KEY_END:
-        if (!a->model || !a->text == !a->file)
+        if (!args.model || !args.text == !args.file)
             argp_error(state, "a model and a text are needed");
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return cli_other_key(key, state);
     }
 }
 
-static const struct argp_child children[] = {{&cli_common_argp, 0, "", 0}, {0}};
 static const struct argp argp = {
-    options, parse, "MODEL [--] TEXT", "Prints the token ids of TEXT.", children, 0, 0};
+    options, parse, "MODEL [--] TEXT", "Prints the token ids of TEXT.", cli_children, 0, 0};
 
 static void print_ids(const fl_tokenizer *t, const fl_ids *ids, bool json)
 {
@@ -74,7 +69,7 @@ int cmd_tokenize(int argc, char **argv)
     fl_buf text = {0};
     fl_ids ids = {0};
     const fl_tokenizer *t = NULL;
-    cli_parse(&argp, argc, argv, &args);
+    cli_parse(&argp, argc, argv, &args.common);
     fl_status s = cli_open(args.model, &args.common, FL_OPEN_SURVEY, NULL, &m, &err);
     if (s == FL_OK)
         s = fl_model_tokenizer(m.model, &t, &err);

@@ -19,9 +19,6 @@ static const struct argp_option options[] = {
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = &args.common;
-        return 0;
     case 'p':
         args.prompt = (int)cli_int(state, "--prompt", arg, 1, 1 << 20);
         return 0;
@@ -33,14 +30,13 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-static const struct argp_child children[] = {{&cli_common_argp, 0, "", 0}, {0}};
 static const struct argp argp = {
     options,
     parse,
     "MODEL",
     "Measures which kernels are the fastest here for this model with these options (--precision, "
     "--threads, ...) and keeps the answer in the folder of --tuned; later runs use it.",
-    children,
+    cli_children,
     0,
     0};
 
@@ -76,7 +72,7 @@ int cmd_tune(int argc, char **argv)
     fl_error err = {0};
     cli_model m = {0};
     char home[480];
-    cli_parse(&argp, argc, argv, &args);
+    cli_parse(&argp, argc, argv, &args.common);
     const char *dir = args.common.tuned ? args.common.tuned : cli_tuned_folder(home);
     fl_status s = FL_OK;
     if (!*dir || strcmp(dir, "off") == 0)

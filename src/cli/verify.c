@@ -27,9 +27,6 @@ static const struct argp_option options[] = {
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = &args.common;
-        return 0;
     case OPT_TOLERANCE:
         args.tolerance = cli_real(state, "--tolerance", arg, 0, 1);
         return 0;
@@ -47,17 +44,16 @@ static error_t parse(int key, char *arg, struct argp_state *state)
             argp_error(state, "a model folder is needed");
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return cli_other_key(key, state);
     }
 }
 
-static const struct argp_child children[] = {{&cli_common_argp, 0, "", 0}, {0}};
 static const struct argp argp = {
     options,
     parse,
     "MODEL [GOLDEN.safetensors...]",
     "Checks every shard, then runs the prompt of each golden file and compares.",
-    children,
+    cli_children,
     0,
     0};
 
@@ -288,7 +284,7 @@ int cmd_verify(int argc, char **argv)
     fl_error err = {0};
     cli_model m;
     bool ok = true;
-    cli_parse(&argp, argc, argv, &args);
+    cli_parse(&argp, argc, argv, &args.common);
     if (!args.common.tuned)
         args.common.tuned = "off"; /* golden files are held against what everybody gets */
     double tolerance = args.tolerance > 0 ? args.tolerance : rounded() ? 0.1 : 2e-5;
