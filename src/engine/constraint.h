@@ -44,7 +44,5 @@ void fl_matcher_destroy(fl_matcher *m); /* NULL is allowed */
  * answer, which continue those of the call before.  ctx is the matcher. */
 fl_status fl_matcher_mask(void *ctx, int choice, const int32_t *answer, int64_t n,
                           uint32_t *allowed, fl_error *err);
-/* Whether the document of a choice is complete after the answer of its last mask. */
-bool fl_matcher_complete(const fl_matcher *m, int choice);
 
 #endif

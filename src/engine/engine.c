@@ -2,7 +2,6 @@
  * nothing. */
 #include "engine/engine_internal.h"
 
-#include "base/clock.h"
 #include "base/mem.h"
 #include "ops/device.h"
 
@@ -224,11 +223,6 @@ void fl_engine_destroy(fl_engine *e)
     fl_free(e);
 }
 
-int64_t fl_engine_now(const fl_engine *e)
-{
-    return e->sizes.clock ? e->sizes.clock(e->sizes.clock_ctx) : fl_clock_us();
-}
-
 void fl_engine_get_stats(const fl_engine *e, fl_engine_stats *out)
 {
     *out = e->stats;
@@ -241,12 +235,6 @@ void fl_engine_get_stats(const fl_engine *e, fl_engine_stats *out)
     out->tokens = e->sizes.state.n_tokens;
     out->free_tokens = fl_state_free_tokens(e->state);
     out->now_us = fl_engine_now(e);
-}
-
-void fl_engine_forget(fl_engine *e)
-{
-    if (e->prefix)
-        fl_prefix_clear(e->prefix);
 }
 
 fl_state *fl_engine_state(fl_engine *e)

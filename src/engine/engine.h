@@ -190,7 +190,6 @@ void fl_engine_get_stats(const fl_engine *e, fl_engine_stats *out);
  * last token of the answer, which the next prompt begins with (fl_state_pos tells).  FL_NONE after
  * an error. */
 fl_seq fl_request_kept(const fl_request *r);
-void fl_engine_forget(fl_engine *e); /* all prefixes in memory that nothing alive uses */
 /* Saves all prefixes that are not on disk yet (an idle engine does it by itself, one a step).
  * *n tells how many; with FL_OK they are there to stay.  FL_BUSY when no sequence is free. */
 FL_MUST_CHECK fl_status fl_engine_save_prefixes(fl_engine *e, int64_t *n, fl_error *err);

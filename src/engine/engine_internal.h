@@ -2,6 +2,7 @@
 #ifndef FL_ENGINE_INTERNAL_H
 #define FL_ENGINE_INTERNAL_H
 
+#include "base/clock.h"
 #include "engine/engine.h"
 #include "engine/sampler_internal.h"
 
@@ -125,6 +126,11 @@ static inline bool fl_choice_in_prompt(const fl_choice *c)
     return c->run < c->request->p.n_prompt;
 }
 
+static inline int64_t fl_engine_now(const fl_engine *e)
+{
+    return e->sizes.clock ? e->sizes.clock(e->sizes.clock_ctx) : fl_clock_us();
+}
+
 /* options.c */
 FL_MUST_CHECK fl_status fl_engine_resolve(const fl_graph *g, int64_t model_context,
                                           const fl_engine_options *o, fl_engine_sizes *out,
@@ -144,7 +150,6 @@ FL_MUST_CHECK fl_status fl_engine_specs(const fl_graph *g, fl_state_spec **out, 
 FL_MUST_CHECK fl_status fl_engine_create_graph(const fl_graph *g, int64_t model_context,
                                                const fl_engine_options *o, fl_engine **out,
                                                fl_error *err);
-int64_t fl_engine_now(const fl_engine *e);
 
 /* request.c */
 void fl_engine_enter(fl_engine *e);

@@ -362,8 +362,3 @@ fl_status fl_matcher_mask(void *ctx, int choice, const int32_t *answer, int64_t 
     c->begun = s == FL_OK; /* a failure leaves nothing to go on from */
     return s;
 }
-
-bool fl_matcher_complete(const fl_matcher *m, int choice)
-{
-    return m->choices[choice].complete;
-}

@@ -46,7 +46,6 @@ void fl_prefix_snapshot(fl_prefix *px, fl_seq seq, fl_block at);
 /* Drops blocks, least recently used first, until n tokens are free; false when that cannot
  * be. */
 bool fl_prefix_make_room(fl_prefix *px, int64_t n);
-void fl_prefix_clear(fl_prefix *px); /* all that no live sequence holds */
 
 typedef struct fl_prefix_stats {
     int64_t tokens; /* in the index */

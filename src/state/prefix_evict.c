@@ -123,10 +123,3 @@ bool fl_prefix_make_room(fl_prefix *px, int64_t n)
     }
     return need <= st->n_free;
 }
-
-void fl_prefix_clear(fl_prefix *px)
-{
-    fl_prefix_stats have;
-    fl_prefix_get_stats(px, &have);
-    (void)fl_prefix_make_room(px, fl_state_free_tokens(px->st) + have.idle);
-}

@@ -35,7 +35,9 @@ static fl_engine_stats stats(const fl_engine *e)
 
 static void finish(fl_engine *e, int64_t cache)
 {
-    fl_engine_forget(e);
+    fl_engine_stats s = stats(e);
+    if (e->prefix)
+        assert_true(fl_prefix_make_room(e->prefix, s.free_tokens + s.prefix.idle));
     engine_assert_idle(e, cache);
     assert_int_equal(stats(e).prefix.tokens, 0);
     fl_engine_destroy(e);
