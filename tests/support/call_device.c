@@ -3,70 +3,31 @@
 #include "base/mem.h"
 #include "support/call_internal.h"
 #include "support/cmocka_all.h"
+#include "support/device_room.h"
 
 #include <string.h>
 
 enum { ROOM = 192 << 20, ROWS = 256, CONTEXT = 2048, MAX_POISON = 1 << 20 };
 
-static fl_device *device;
-static unsigned char *room; /* ROOM bytes of the device, given out anew for each run */
-static size_t used;
-
-static void must(fl_status s, const fl_error *err)
-{
-    if (s != FL_OK)
-        fail_msg("%s", err->message);
-}
+static device_room room; /* given out anew for each run */
+static const fl_limits limits = {
+    .max_rows = ROWS, .max_logits = ROWS, .n_threads = 1, .max_context = CONTEXT, .max_seqs = ROWS};
 
 void tc_use_device(fl_device *d)
 {
-    const fl_limits limits = {.max_rows = ROWS,
-                              .max_logits = ROWS,
-                              .n_threads = 1,
-                              .max_context = CONTEXT,
-                              .max_seqs = ROWS};
-    fl_error err;
-    void *p;
-    device = d;
-    if (!d)
-        return;
-    must(d->fn->reserve(d, ROOM, &limits, &err), &err);
-    must(d->fn->alloc(d, ROOM, &p, &err), &err);
-    room = p;
+    room.device = NULL;
+    if (d)
+        device_open_room(&room, d, ROOM, &limits);
 }
 
 bool tc_on_device(const fl_kernel *k)
 {
-    for (int l = 0; device && l < device->n_lists; l++) {
-        const fl_kernel_list *list = device->lists[l];
+    for (int l = 0; room.device && l < room.device->n_lists; l++) {
+        const fl_kernel_list *list = room.device->lists[l];
         if (k >= list->kernels && k < list->kernels + list->n)
             return true;
     }
     return false;
-}
-
-static unsigned char *take(size_t bytes)
-{
-    unsigned char *p = room + used;
-    assert_true(fl_device_round(bytes, &bytes));
-    if (bytes > ROOM - used)
-        fail_msg("the case does not fit the room of the test");
-    used += bytes;
-    return p;
-}
-
-static unsigned char *send(const void *from, size_t bytes)
-{
-    fl_error err;
-    unsigned char *p = take(bytes);
-    must(device->fn->upload(device, p, from, bytes, &err), &err);
-    return p;
-}
-
-static void fetch(void *to, const void *from, size_t bytes)
-{
-    fl_error err;
-    must(device->fn->download(device, to, from, bytes, bytes, 1, &err), &err);
 }
 
 /* The tensors of a constant at equal distances, as a plan lays them. */
@@ -81,11 +42,11 @@ static fl_tensor *send_tensors(const fl_arg *a)
         int64_t elements = fl_tensor_elements(t), row = t->ndim ? t->shape[t->ndim - 1] : 1;
         size_t bytes = (size_t)fl_dtype_data_bytes(t->dtype, elements, row);
         size_t scales = (size_t)fl_dtype_bytes(t->dtype, elements, row) - bytes;
-        out[i].data = send(t->data, bytes);
+        out[i].data = device_send(&room, t->data, bytes);
         if (t->scale)
-            out[i].scale = send(t->scale, scales);
+            out[i].scale = device_send(&room, t->scale, scales);
         if (t->block_scale)
-            out[i].block_scale = (float *)(void *)send(t->block_scale, scales);
+            out[i].block_scale = (float *)(void *)device_send(&room, t->block_scale, scales);
     }
     return out;
 }
@@ -98,9 +59,9 @@ static fl_arg send_input(const fl_arg *a, int32_t rows)
         out.data = (void *)out.tensors->data;
     } else if (a->data && rows > 0) {
         int64_t n = (rows - 1) * a->stride + fl_type_width(&a->type);
-        out.data = send(a->data, (size_t)n * 4);
+        out.data = device_send(&room, a->data, (size_t)n * 4);
     } else if (a->data) {
-        out.data = room;
+        out.data = room.base;
     }
     return out;
 }
@@ -108,11 +69,11 @@ static fl_arg send_input(const fl_arg *a, int32_t rows)
 static void *poisoned(size_t bytes)
 {
     size_t n = bytes < MAX_POISON ? bytes : MAX_POISON;
-    unsigned char *poison = fl_malloc(n + 4), *p = take(bytes);
+    unsigned char *poison = fl_malloc(n + 4), *p = device_take(&room, bytes);
     fl_error err;
     assert_non_null(poison);
     tc_poison(poison, n);
-    must(device->fn->upload(device, p, poison, n, &err), &err);
+    device_must(room.device->fn->upload(room.device, p, poison, n, &err), &err);
     fl_free(poison);
     return p;
 }
@@ -123,9 +84,7 @@ void tc_run_on_device(tc *c, const fl_call *call, const fl_step *step, int32_t r
     fl_state_pool pools[TC_MAX_STATES];
     unsigned char *there[FL_MAX_OUT], *pool_there[TC_MAX_STATES];
     size_t out_bytes[FL_MAX_OUT], pool_bytes[TC_MAX_STATES];
-    fl_pass pass;
-    fl_error err;
-    used = 0;
+    room.used = 0;
     for (int i = 0; i < call->n_in; i++)
         in[i] = send_input(&call->in[i], fl_rows_now(step, call->in[i].type.rows));
     for (int o = 0; o < call->n_out; o++) {
@@ -134,22 +93,17 @@ void tc_run_on_device(tc *c, const fl_call *call, const fl_step *step, int32_t r
                         : a->type.rows == FL_ROWS_LOGITS ? logit0
                                                          : 0;
         out_bytes[o] = (size_t)(tc_n_rows(c, a->type.rows) * a->stride) * 4 + 2 * TC_GUARD;
-        there[o] = send((unsigned char *)a->data - TC_GUARD, out_bytes[o]);
+        there[o] = device_send(&room, (unsigned char *)a->data - TC_GUARD, out_bytes[o]);
         out[o] = *a;
         out[o].data = there[o] + TC_GUARD + first * a->stride * 4;
     }
     for (int s = 0; s < c->n_states; s++) {
         pool_bytes[s] = (size_t)(c->states[s].items * c->pools[s].item_bytes) + 2 * TC_GUARD;
-        pool_there[s] = send(c->pools[s].base - TC_GUARD, pool_bytes[s]);
+        pool_there[s] = device_send(&room, c->pools[s].base - TC_GUARD, pool_bytes[s]);
         pools[s] = (fl_state_pool){pool_there[s] + TC_GUARD, c->pools[s].item_bytes};
     }
     size_t own = 0, shared = 0;
     if (call->kernel->scratch) {
-        const fl_limits limits = {.max_rows = ROWS,
-                                  .max_logits = ROWS,
-                                  .n_threads = 1,
-                                  .max_context = CONTEXT,
-                                  .max_seqs = ROWS};
         fl_node_view v = tc_view(c);
         call->kernel->scratch(&v, &limits, &own, &shared);
     }
@@ -158,17 +112,13 @@ void tc_run_on_device(tc *c, const fl_call *call, const fl_step *step, int32_t r
     fl_call far = *call;
     far.in = in;
     far.out = out;
-    fl_worker w = {.n_threads = 1, .scratch = poisoned(own), .shared = poisoned(shared)};
-    must(device->fn->begin(device, NULL, &far_step, true, &pass, &err), &err);
-    w.queue = pass.queue;
-    for (int phase = 0; phase < call->kernel->n_phases; phase++)
-        call->kernel->run(&far, pass.step, phase, &w);
-    must(device->fn->end(device, &err), &err);
-    must(device->fn->wait(device, &err), &err);
+    const fl_call *calls[] = {&far};
+    const fl_worker w = {.n_threads = 1, .scratch = poisoned(own), .shared = poisoned(shared)};
+    device_run(&room, NULL, &far_step, calls, 1, w);
     for (int o = 0; o < call->n_out; o++)
-        fetch((unsigned char *)c->out[o].data - TC_GUARD, there[o], out_bytes[o]);
+        device_fetch(&room, (unsigned char *)c->out[o].data - TC_GUARD, there[o], out_bytes[o]);
     for (int s = 0; s < c->n_states; s++)
-        fetch(c->pools[s].base - TC_GUARD, pool_there[s], pool_bytes[s]);
+        device_fetch(&room, c->pools[s].base - TC_GUARD, pool_there[s], pool_bytes[s]);
     for (int i = 0; i < call->n_in; i++) {
         if (in[i].type.rows == FL_ROWS_CONST)
             fl_free((void *)in[i].tensors);

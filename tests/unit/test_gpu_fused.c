@@ -9,6 +9,7 @@
 #include "ops/def/def_internal.h"
 #include "ops/device.h"
 #include "support/cmocka_all.h"
+#include "support/device_room.h"
 #include "support/rng.h"
 
 #include <math.h>
@@ -24,8 +25,7 @@ static char why[200];
 static rng dice;
 static int n_joints = N_JOINTS;
 static uint64_t seed = 1;
-static unsigned char *room;
-static size_t used;
+static device_room room;
 
 typedef struct made { /* a joint, and where its calls write when they run one by one */
     fl_call call[CALLS];
@@ -47,32 +47,14 @@ static int between(int low, int high)
     return (int)rng_int(&dice, low, high);
 }
 
-static void must(fl_status s, const fl_error *err)
-{
-    if (s != FL_OK)
-        fail_msg("%s", err->message);
-}
-
-static unsigned char *take(size_t bytes)
-{
-    unsigned char *p = room + used;
-    assert_true(fl_device_round(bytes, &bytes));
-    if (bytes > ROOM - used)
-        fail_msg("the room of the test is too small");
-    used += bytes;
-    return p;
-}
-
 /* Random floats in device memory. */
 static unsigned char *numbers(size_t n)
 {
-    fl_error err;
     float *x = fl_calloc(n, sizeof *x);
-    unsigned char *to = take(n * sizeof *x);
     assert_non_null(x);
     for (size_t i = 0; i < n; i++)
         x[i] = (float)rng_int(&dice, -4000, 4000) / 1000;
-    must(device->fn->upload(device, to, x, n * sizeof *x, &err), &err);
+    unsigned char *to = device_send(&room, x, n * sizeof *x);
     fl_free(x);
     return to;
 }
@@ -87,7 +69,7 @@ static fl_arg rows_of(int64_t width, bool filled)
                          .state = -1},
                 .stride = width + 16 * between(0, 2)};
     size_t n = (size_t)a.stride * ROWS;
-    a.data = filled ? numbers(n) : take(n * sizeof(float));
+    a.data = filled ? numbers(n) : device_take(&room, n * sizeof(float));
     return a;
 }
 
@@ -140,7 +122,7 @@ static void make_expr(fl_call *c, fl_arg *in, fl_arg x, fl_arg y, int64_t d)
                                         "-v*log(1+x*x)+relu(y)"};
     const fl_expr *e;
     fl_error err;
-    must(fl_expr_compile(texts[between(0, 9)], "x, y, w, v", "", &arena, &e, &err), &err);
+    device_must(fl_expr_compile(texts[between(0, 9)], "x, y, w, v", "", &arena, &e, &err), &err);
     int64_t width = fl_type_width(&x.type);
     in[0] = in_vectors(x, d);
     in[1] = in_vectors(y, d);
@@ -218,10 +200,7 @@ static void make_joint(made *m)
 static void run(made *m, const fl_step *step, bool joined, const unsigned char *const *before,
                 float *out, size_t *n_out)
 {
-    fl_pass pass;
-    fl_error err;
     size_t n = 0;
-    const fl_worker none = {.n_threads = 1};
     for (int i = 0; i < m->joint.n; i++) {
         size_t bytes = (size_t)m->out[i].stride * ROWS * sizeof(float);
         device->fn->zero(device, m->out[i].data, bytes);
@@ -229,24 +208,17 @@ static void run(made *m, const fl_step *step, bool joined, const unsigned char *
             device->fn->copy(device, pools[m->state[i]].base, before[m->state[i]],
                              pool_bytes[m->state[i]]);
     }
-    must(device->fn->begin(device, m, step, true, &pass, &err), &err);
-    fl_worker w = none;
-    w.queue = pass.queue;
-    for (int i = 0; i < (joined ? 1 : m->joint.n); i++) {
-        const fl_call *c = joined ? &m->joint.call : &m->call[i];
-        c->kernel->run(c, pass.step, 0, &w);
-    }
-    must(device->fn->end(device, &err), &err);
-    must(device->fn->wait(device, &err), &err);
+    const fl_call *whole[] = {&m->joint.call};
+    device_run(&room, m, step, joined ? whole : m->pointer, joined ? 1 : m->joint.n,
+               (fl_worker){.n_threads = 1});
     for (int i = 0; i < m->joint.n; i++) {
         size_t bytes = (size_t)m->out[i].stride * ROWS * sizeof(float);
-        must(device->fn->download(device, out + n, m->out[i].data, bytes, bytes, 1, &err), &err);
+        device_fetch(&room, out + n, m->out[i].data, bytes);
         n += bytes / sizeof(float);
         if (m->state[i] < 0)
             continue;
         bytes = pool_bytes[m->state[i]];
-        must(device->fn->download(device, out + n, pools[m->state[i]].base, bytes, bytes, 1, &err),
-             &err);
+        device_fetch(&room, out + n, pools[m->state[i]].base, bytes);
         n += bytes / sizeof(float);
     }
     *n_out = n;
@@ -269,8 +241,11 @@ static void test_joints(void **state)
 {
     (void)state;
     fl_error err;
+    const fl_limits limits = {
+        .max_rows = ROWS, .max_logits = ROWS, .n_threads = 1, .max_context = 64, .max_seqs = ROWS};
     if (!device)
         skip();
+    device_open_room(&room, device, ROOM, &limits);
     dice = (rng){seed};
     all = fl_calloc((size_t)n_joints, sizeof *all);
     fl_joint *joints = fl_calloc((size_t)n_joints, sizeof *joints);
@@ -283,10 +258,10 @@ static void test_joints(void **state)
         joints[i] = all[i].joint;
     }
     for (int i = 0; i < n_pools; i++) {
-        before[i] = take(pool_bytes[i]);
+        before[i] = device_take(&room, pool_bytes[i]);
         device->fn->copy(device, (void *)(uintptr_t)before[i], pools[i].base, pool_bytes[i]);
     }
-    must(device->fn->join(device, joints, n_joints, &err), &err);
+    device_must(device->fn->join(device, joints, n_joints, &err), &err);
     if (device->note[0]) {
         print_message("skipped: %s\n", device->note);
         skip();
@@ -326,10 +301,7 @@ static void test_joints(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_joints)};
-    const fl_limits limits = {
-        .max_rows = ROWS, .max_logits = ROWS, .n_threads = 1, .max_context = 64, .max_seqs = ROWS};
     fl_error err;
-    void *p = NULL;
     if (argc > 1)
         n_joints = (int)strtol(argv[1], NULL, 10);
     if (n_joints < 1 || n_joints > N_JOINTS)
@@ -339,10 +311,6 @@ int main(int argc, char **argv)
     if (fl_device_open("auto", &device, why, &err) != FL_OK)
         return 1;
     print_message("%s%s\n", device ? "" : "skipped: ", why);
-    if (device && (device->fn->reserve(device, ROOM, &limits, &err) != FL_OK ||
-                   device->fn->alloc(device, ROOM, &p, &err) != FL_OK))
-        return 1;
-    room = p;
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     if (device)
         device->fn->close(device);
