@@ -130,9 +130,6 @@ end
 -- ---- the form of an answer ----
 
 local function form(o, f)
-  local tools, must, single = openai.callable(o)
-  local document, ways = openai.document(o, f), {}
-
   local function tag(before, text)
     return f.seq{ f.text(before), f.marker("｜DSML｜"), f.text(text) }
   end
@@ -145,14 +142,12 @@ local function form(o, f)
       tag("</", "parameter>\n") }
   end
 
-  for _, tool in ipairs(tools) do
-    table.insert(ways, f.seq{ tag("<", ('invoke name="%s">\n'):format(tool.name)),
-      openai.each_argument(f, tool, argument), tag("</", "invoke>\n") })
+  local function call(tool)
+    return f.seq{ tag("<", ('invoke name="%s">\n'):format(tool.name)), openai.each_argument(f, tool, argument),
+      tag("</", "invoke>\n") }
   end
-  local one = #ways > 0 and f.alt(ways)
-  local calls = one and f.seq{ tag("\n\n<", "function_calls>\n"), one, single and f.seq{} or f.many(one),
-    tag("</", "function_calls>") }
-  local answer = openai.answer(f, document, calls, must)
+
+  local answer = openai.form(o, f, call, tag("\n\n<", "function_calls>\n"), tag("</", "function_calls>"))
   return o.thinking and f.seq{ f.any(), f.marker("</think>"), answer } or answer
 end
 

@@ -113,21 +113,17 @@ end
 -- ---- the form of an answer ----
 
 local function form(o, f)
-  local tools, must, single = openai.callable(o)
-  local document, ways = openai.document(o, f), {}
-
   local function argument(value, key)
     return f.seq{ f.marker("<arg_key>"), f.text(key), f.marker("</arg_key>"), f.marker("<arg_value>"),
       f.alt{ f.raw(value), openai.other_value(f, value) }, f.marker("</arg_value>") }
   end
 
-  for _, tool in ipairs(tools) do
-    table.insert(ways, f.seq{ f.marker("<tool_call>"), f.text(tool.name),
-      openai.each_argument(f, tool, argument), f.marker("</tool_call>") })
+  local function call(tool)
+    return f.seq{ f.marker("<tool_call>"), f.text(tool.name), openai.each_argument(f, tool, argument),
+      f.marker("</tool_call>") }
   end
-  local one = #ways > 0 and f.alt(ways)
-  local calls = one and f.seq{ one, single and f.seq{} or f.many(one) }
-  local answer = openai.answer(f, document, calls, must)
+
+  local answer = openai.form(o, f, call)
   return o.thinking and f.seq{ f.any(), f.marker("</think>"), answer } or answer
 end
 

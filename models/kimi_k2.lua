@@ -98,18 +98,13 @@ end
 
 -- The form of an answer that tools or a response format bind.
 local function form(o, f)
-  local tools, must, single = openai.callable(o)
-  local document, ways = openai.document(o, f), {}
-  for _, tool in ipairs(tools) do
-    table.insert(ways, f.seq{ f.marker("<|tool_call_begin|>"), f.text("functions." .. tool.name .. ":"),
+  local function call(tool)
+    return f.seq{ f.marker("<|tool_call_begin|>"), f.text("functions." .. tool.name .. ":"),
       f.match("^(0|[1-9][0-9]?)$"), f.marker("<|tool_call_argument_begin|>"),
       f.json{ schema = tool.parameters, type = "object", name = tool.name, lenient = not tool.strict },
-      f.marker("<|tool_call_end|>") })
+      f.marker("<|tool_call_end|>") }
   end
-  local one = #ways > 0 and f.alt(ways)
-  local calls = one and f.seq{ f.marker("<|tool_calls_section_begin|>"), one,
-    single and f.seq{} or f.many(one), f.marker("<|tool_calls_section_end|>") }
-  return openai.answer(f, document, calls, must)
+  return openai.form(o, f, call, f.marker("<|tool_calls_section_begin|>"), f.marker("<|tool_calls_section_end|>"))
 end
 
 return { render = render, parser = parser, form = form }

@@ -109,13 +109,18 @@ function openai.document(o, form)
   return form.json{ schema = schema, name = "schema" }
 end
 
--- The form of an answer that is a document, or calls, or text that calls may follow.  calls: nil when
--- no tool may be called.
-function openai.answer(form, document, calls, must)
-  if not calls then return document or form.any() end
+-- The form of an answer that is a document, or calls, or text that calls may follow.  call(tool): the
+-- form of one call; first, last: of what stands before all of them and behind, or nil.
+function openai.form(o, form, call, first, last)
+  local tools, must, single = openai.callable(o)
+  local document, ways = openai.document(o, form), {}
+  for _, tool in ipairs(tools) do table.insert(ways, call(tool)) end
+  if #ways == 0 then return document or form.any() end
+  local one, nothing = form.alt(ways), form.seq{}
+  local calls = form.seq{ first or nothing, one, single and nothing or form.many(one), last or nothing }
   if must then return calls end
   if document then return form.alt{ document, calls } end
-  return form.seq{ form.any(), form.alt{ calls, form.seq{} } }
+  return form.seq{ form.any(), form.alt{ calls, nothing } }
 end
 
 -- The parameters of a tool one by one, as a list of { key, schema, required }, or nil when its
