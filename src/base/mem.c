@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 enum { HUGE_PAGE = 2 << 20, HUGE_FROM = 2 * HUGE_PAGE }; /* bytes */
 
@@ -103,4 +106,11 @@ void *fl_alloc_large(size_t bytes, void **raw)
     if (align == HUGE_PAGE)
         (void)madvise((void *)p, bytes & ~(size_t)(HUGE_PAGE - 1), MADV_HUGEPAGE);
     return (void *)p;
+}
+
+void fl_mem_trim(void)
+{
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
 }

@@ -27,6 +27,10 @@ void fl_free_aligned(void *p);
  * which is only a hint.  *raw is what fl_free takes. */
 void *fl_alloc_large(size_t bytes, void **raw);
 
+/* Gives the system back what free memory the heap holds: after something that took much for a
+ * moment. */
+void fl_mem_trim(void);
+
 /* Failure injection for tests.  fl_mem_fail_at(n): the n-th allocation from now (1 = the next)
  * fails, once; 0 switches the injection off.  fl_mem_count: allocations since the start. */
 void fl_mem_fail_at(long n);

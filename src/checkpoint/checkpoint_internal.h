@@ -39,9 +39,6 @@ FL_MUST_CHECK fl_status fl_safetensors_load(const char *path, const char *label,
 /* Fills entries, n and arena from the mapped header; label is not in the messages yet. */
 FL_MUST_CHECK fl_status fl_safetensors_header(fl_safetensors *st, fl_error *err);
 
-/* Whether these are the first bytes of a Git LFS pointer. */
-bool fl_is_lfs_pointer(const void *bytes, size_t n);
-
 typedef struct fl_shard {
     const char *file;
     fl_safetensors *st; /* NULL when it is not here */

@@ -11,12 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool fl_is_lfs_pointer(const void *bytes, size_t n)
-{
-    static const char head[] = "version https://git-lfs";
-    return n >= sizeof head - 1 && memcmp(bytes, head, sizeof head - 1) == 0;
-}
-
 /* Finds where header and data lie.  The length is compared before it is added to anything. */
 static fl_status find_data(fl_safetensors *st, fl_error *err)
 {

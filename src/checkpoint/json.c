@@ -7,7 +7,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "checkpoint/checkpoint_internal.h"
+#include "checkpoint/lfs_internal.h"
 
 #include <jansson.h>
 #include <pthread.h>

@@ -3,6 +3,7 @@
  * that maps files: checkpoints are replaced by renaming, not by writing over them. */
 #define _GNU_SOURCE
 #include "checkpoint/checkpoint_internal.h"
+#include "checkpoint/lfs_internal.h"
 
 #include "base/mem.h"
 

@@ -58,6 +58,10 @@ typedef struct cli_model {
 FL_MUST_CHECK fl_status cli_open(const char *path, const cli_common *o, fl_open_mode mode,
                                  fl_engine_options *engine, cli_model *out, fl_error *err);
 void cli_close(cli_model *m);
+/* The two steps of the latter: options, with what was measured for the model, and the engine. */
+void cli_tuned_options(const cli_common *o, cli_model *m, fl_engine_options *engine);
+FL_MUST_CHECK fl_status cli_start(const cli_common *o, const fl_engine_options *engine,
+                                  cli_model *m, fl_error *err);
 
 /* Where `tune` keeps what it measured unless --tuned says otherwise: ~/.cache/firstlight.  Returns
  * out; "" when there is no home. */

@@ -68,23 +68,13 @@ typedef struct window {
     fl_error error;
 } window;
 
-static double log_sum(const float *row, int64_t n)
-{
-    double best = row[0], sum = 0;
-    for (int64_t i = 1; i < n; i++)
-        best = row[i] > best ? row[i] : best;
-    for (int64_t i = 0; i < n; i++)
-        sum += exp(row[i] - best);
-    return best + log(sum);
-}
-
 static void on_rows(void *ctx, int64_t pos, int32_t n, const float *logits)
 {
     window *w = ctx;
     for (int32_t r = 0; r < n; r++) {
         const float *row = logits + r * w->vocab;
         if (pos + r + 1 < w->n)
-            w->nats += log_sum(row, w->vocab) - row[w->ids[pos + r + 1]];
+            w->nats += cli_log_sum(row, w->vocab) - row[w->ids[pos + r + 1]];
     }
     if (w->logits)
         memcpy(w->logits + pos * w->vocab, logits, (size_t)(n * w->vocab) * sizeof *logits);
@@ -116,19 +106,6 @@ static fl_status run_window(fl_engine *e, window *w, fl_error *err)
     if (w->status != FL_OK)
         *err = w->error;
     return w->status;
-}
-
-double cli_divergence(const float *truth, const float *other, int64_t rows, int64_t vocab)
-{
-    double sum = 0;
-    for (int64_t r = 0; r < rows; r++) {
-        const float *a = truth + r * vocab, *b = other + r * vocab;
-        double za = log_sum(a, vocab), zb = log_sum(b, vocab), kl = 0;
-        for (int64_t i = 0; i < vocab; i++)
-            kl += exp(a[i] - za) * ((a[i] - za) - (b[i] - zb));
-        sum += kl;
-    }
-    return sum;
 }
 
 typedef struct totals {
@@ -216,6 +193,8 @@ int cmd_eval(int argc, char **argv)
         s = fl_model_tokenizer(m.model, &tokenizer, &err);
     if (s == FL_OK)
         s = fl_tokenizer_encode(tokenizer, text.data, text.n, false, &ids, &err);
+    fl_vec_free(&text);
+    fl_mem_trim();
     if (s == FL_OK && ids.n < 2)
         s = fl_fail(&err, FL_ARGUMENT, "%s: a text of two tokens or more is needed", args.file);
     if (s == FL_OK && args.kv_cost)
@@ -225,7 +204,6 @@ int cmd_eval(int argc, char **argv)
     if (s == FL_OK && !args.kv_cost)
         print_totals(&t, ids.n);
     fl_vec_free(&ids);
-    fl_vec_free(&text);
     cli_close(&truth);
     cli_close(&m);
     return s == FL_OK ? 0 : cli_report(&err);

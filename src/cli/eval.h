@@ -1,9 +1,11 @@
-/* What the two files of `firstlight eval` share. */
+/* What the files of `firstlight eval` share. */
 #ifndef FL_CLI_EVAL_H
 #define FL_CLI_EVAL_H
 
 #include "cli/cli.h"
 
+/* The logarithm of the sum of exp(row[i]). */
+double cli_log_sum(const float *row, int64_t n);
 /* Sum over `rows` rows of logits of KL(truth || other), in nats. */
 double cli_divergence(const float *truth, const float *other, int64_t rows, int64_t vocab);
 

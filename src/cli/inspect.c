@@ -234,8 +234,7 @@ static fl_status make_plan(cli_model *m, fl_device **device, char why[200], fl_p
         .isa = fl_cpu_isa(),
         .fast = args.common.fast,
         .kernels = args.common.kernels};
-    cli_engine_options(&args.common, &eo);
-    cli_load_tuning(m->model, &args.common, &eo, &m->tuning);
+    cli_tuned_options(&args.common, m, &eo);
     po.choices = eo.choices;
     FL_TRY(fl_device_open(name, device, why, err));
     po.device = *device;

@@ -100,8 +100,7 @@ int cmd_plan(int argc, char **argv)
         int64_t context = args.common.context ? args.common.context : fl_model_max_context(m.model);
         fl_engine_options eo = {.max_seqs = args.sessions, .given_device = device};
         fl_engine_memory mem;
-        cli_engine_options(&args.common, &eo);
-        cli_load_tuning(m.model, &args.common, &eo, &m.tuning);
+        cli_tuned_options(&args.common, &m, &eo);
         eo.max_context = context;
         s = fl_engine_predict(m.model, &eo, &mem, &err);
         if (s == FL_OK) {

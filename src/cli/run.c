@@ -3,10 +3,6 @@
 #include "cli/chat.h"
 #include "cli/prompt.h"
 
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
-
 static struct run_args {
     cli_common common;
     const char *model, *text, *file, *ids, *system, *dump;
@@ -174,9 +170,7 @@ static fl_status make_prompt(fl_model *m, fl_ids *ids, fl_error *err)
     }
     fl_vec_free(&text);
     fl_vec_free(&messages);
-#ifdef __GLIBC__
-    malloc_trim(0); /* what a long text took to render is given back before the caches fill */
-#endif
+    fl_mem_trim(); /* what a long text took to render is given back before the caches fill */
     return s;
 }
 

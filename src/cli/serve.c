@@ -238,39 +238,34 @@ static int64_t own_bytes(void)
 
 /* The context, if none was given, and the size of the cache: every answer's whole context at once,
  * or what --ram leaves room for.  The cache is touched only as it is used. */
-static fl_status choose_sizes(fl_engine_options *eo, fl_error *err)
+static fl_status choose_sizes(cli_model *m, fl_engine_options *eo, fl_error *err)
 {
-    cli_model probe;
-    FL_TRY(cli_open(args.model, &args.common, FL_OPEN_SURVEY, NULL, &probe, err));
-    int64_t most = fl_model_max_context(probe.model);
+    int64_t most = fl_model_max_context(m->model);
     const fl_tokenizer *tokenizer;
-    fl_status s = fl_model_tokenizer(probe.model, &tokenizer, err);
-    cli_engine_options(&args.common, eo);
-    cli_load_tuning(probe.model, &args.common, eo, &probe.tuning);
+    FL_TRY(fl_model_tokenizer(m->model, &tokenizer, err));
+    cli_tuned_options(&args.common, m, eo);
     if (eo->max_context == 0)
         eo->max_context = most <= 0 || most > 65536 ? 65536 : most;
     int64_t whole = eo->max_context * args.sessions;
-    if (s == FL_OK && args.ram > 0) {
+    fl_status s = FL_OK;
+    if (args.ram > 0) {
         int64_t own = own_bytes();
-        s = fl_engine_fit(probe.model, (int64_t)(args.ram * 1e9) - own, eo, err);
+        s = fl_engine_fit(m->model, (int64_t)(args.ram * 1e9) - own, eo, err);
         if (s != FL_OK)
             fl_error_prefix(err, "--ram %g less %.3f GB for the program itself", args.ram,
                             (double)own * 1e-9);
     }
     if (args.ram <= 0 || eo->cache_tokens > whole)
         eo->cache_tokens = whole;
-    args.common.context = eo->max_context;
-    eo->choices = NULL; /* they go with the probe */
-    cli_close(&probe);
     return s;
 }
 
-static fl_status serve(const cli_model *m, const sigset_t *signals, fl_error *err)
+static fl_status serve(const cli_model *m, int64_t context, const sigset_t *signals, fl_error *err)
 {
     char name[256];
     fl_server *server;
     fl_server_options *o = &args.server;
-    o->context = args.common.context;
+    o->context = context;
     o->log = args.log ? write_log : NULL;
     if (!o->alias)
         o->alias = folder_name(args.model, name, sizeof name);
@@ -309,11 +304,13 @@ int cmd_serve(int argc, char **argv)
     eo.prefix_dir = args.prefix_dir;
     eo.prefix_disk = (int64_t)(args.prefix_disk * 1e9);
     eo.note = write_note;
-    fl_status s = choose_sizes(&eo, &err);
+    fl_status s = cli_open(args.model, &args.common, FL_OPEN_DATA, NULL, &m, &err);
     if (s == FL_OK)
-        s = cli_open(args.model, &args.common, FL_OPEN_DATA, &eo, &m, &err);
+        s = choose_sizes(&m, &eo, &err);
     if (s == FL_OK)
-        s = serve(&m, &signals, &err);
+        s = cli_start(&args.common, &eo, &m, &err);
+    if (s == FL_OK)
+        s = serve(&m, eo.max_context, &signals, &err);
     cli_close(&m);
     return s == FL_OK ? 0 : cli_report(&err);
 }

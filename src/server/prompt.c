@@ -140,11 +140,14 @@ static bool check_bias(fl_job *j, fl_refusal *r)
 
 bool fl_prompt_prepare(fl_job *j, fl_refusal *r)
 {
+    enum { LONG = 16384 }; /* tokens: what rendering so many took is worth the time to give back */
     fl_error err = {0};
     const fl_params *p = &j->params;
     fl_chat_options o = chat_options(p);
     if (!fl_prompt_make(j, NULL, r))
         return false;
+    if (j->prompt.n >= LONG)
+        fl_mem_trim();
     for (size_t i = 0; i < j->prompts.n; i++) {
         if (!check_fit(j, (int64_t)j->prompts.data[i].n, r))
             return false;
