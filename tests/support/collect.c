@@ -69,3 +69,12 @@ void run_all(fl_engine *e)
             fail_msg("%s", err.message);
     }
 }
+
+fl_request *submit(fl_engine *e, const fl_request_params *p)
+{
+    fl_request *r;
+    fl_error err;
+    if (fl_engine_submit(e, p, &r, &err) != FL_OK)
+        fail_msg("%s", err.message);
+    return r;
+}

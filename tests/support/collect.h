@@ -19,6 +19,8 @@ typedef struct collector {
  * of logits. */
 void collect(collector *c, fl_request_params *p, int64_t vocab);
 void collector_free(collector *c); /* zeroes it */
+/* fl_engine_submit; fails the test when that fails. */
+fl_request *submit(fl_engine *e, const fl_request_params *p);
 /* Both ended in the same way with the same tokens, log-probabilities and rows, bit for bit. */
 void assert_same(const collector *a, const collector *b);
 /* Steps until nothing is left; fails the test when a step fails. */

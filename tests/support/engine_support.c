@@ -40,15 +40,6 @@ fl_request_params engine_params(const int32_t *ids, int64_t n, int64_t max_token
     return p;
 }
 
-fl_request *engine_submit(fl_engine *e, const fl_request_params *p)
-{
-    fl_request *r;
-    fl_error err;
-    if (fl_engine_submit(e, p, &r, &err) != FL_OK)
-        fail_msg("%s", err.message);
-    return r;
-}
-
 fl_status engine_try_submit(fl_engine *e, const fl_request_params *p)
 {
     fl_request *r;
@@ -96,4 +87,18 @@ int engine_teardown(void **state)
     (void)state;
     fl_graph_destroy(engine_graph);
     return 0;
+}
+
+int64_t engine_ask(fl_engine *e, uint64_t salt, int32_t *text, int64_t n)
+{
+    collector c;
+    fl_request_params p = engine_params(text, n, 3);
+    p.salt = salt;
+    collect(&c, &p, 0);
+    fl_request *r = submit(e, &p);
+    int64_t cached = fl_request_cached(r);
+    run_all(e);
+    engine_expect_greedy(&c, text, n, 3);
+    collector_free(&c);
+    return cached;
 }

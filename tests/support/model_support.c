@@ -61,6 +61,17 @@ void model_edit(const folder *f, const char *dir, const char *name, const char *
     fl_vec_free(&out);
 }
 
+void model_links_with_tools(folder *f)
+{
+    model_links(f, FL_TEST_DATA "/linear");
+    model_edit(f, FL_TEST_DATA "/linear", "tokenizer_config.json", "\"298\": {",
+               "\"290\": {\"content\": \"<|tool_calls_section_begin|>\"},"
+               "\"291\": {\"content\": \"<|tool_calls_section_end|>\"},"
+               "\"292\": {\"content\": \"<|tool_call_begin|>\"},"
+               "\"293\": {\"content\": \"<|tool_call_argument_begin|>\"},"
+               "\"294\": {\"content\": \"<|tool_call_end|>\"}, \"298\": {");
+}
+
 fl_json *parse(const char *text)
 {
     fl_json *v = NULL;

@@ -19,6 +19,8 @@ void model_links(folder *f, const char *dir);
 /* Puts dir/name into f with the first `from` replaced by `to`; fails if there is none. */
 void model_edit(const folder *f, const char *dir, const char *name, const char *from,
                 const char *to);
+/* Links to the random Kimi-Linear, with the tool tokens of the release named. */
+void model_links_with_tools(folder *f);
 
 fl_json *parse(const char *text); /* JSON that must be good; fl_json_free */
 

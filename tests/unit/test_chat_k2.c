@@ -8,17 +8,10 @@
 static folder f;
 static opened o;
 
-/* The random Kimi-Linear, with the tool tokens of the release named. */
 static int set_up(void **state)
 {
     (void)state;
-    model_links(&f, FL_TEST_DATA "/linear");
-    model_edit(&f, FL_TEST_DATA "/linear", "tokenizer_config.json", "\"298\": {",
-               "\"290\": {\"content\": \"<|tool_calls_section_begin|>\"},"
-               "\"291\": {\"content\": \"<|tool_calls_section_end|>\"},"
-               "\"292\": {\"content\": \"<|tool_call_begin|>\"},"
-               "\"293\": {\"content\": \"<|tool_call_argument_begin|>\"},"
-               "\"294\": {\"content\": \"<|tool_call_end|>\"}, \"298\": {");
+    model_links_with_tools(&f);
     model_open(&o, f.path, NULL);
     return 0;
 }

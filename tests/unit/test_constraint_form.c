@@ -200,13 +200,7 @@ static void test_sections(void **state)
     (void)state;
     folder f;
     bench b;
-    model_links(&f, FL_TEST_DATA "/linear");
-    model_edit(&f, FL_TEST_DATA "/linear", "tokenizer_config.json", "\"298\": {",
-               "\"290\": {\"content\": \"<|tool_calls_section_begin|>\"},"
-               "\"291\": {\"content\": \"<|tool_calls_section_end|>\"},"
-               "\"292\": {\"content\": \"<|tool_call_begin|>\"},"
-               "\"293\": {\"content\": \"<|tool_call_argument_begin|>\"},"
-               "\"294\": {\"content\": \"<|tool_call_end|>\"}, \"298\": {");
+    model_links_with_tools(&f);
     bench_open(&b, f.path, "<|im_end|>");
     check_format(&b, false, ALL);
     bench_close(&b);

@@ -53,7 +53,7 @@ static void answer(fl_engine *e, int rounds)
             engine_some_ids(text[i], n[i]);
             fl_request_params p = engine_params(text[i], n[i], 12);
             collect(&c[i], &p, 0);
-            engine_submit(e, &p);
+            submit(e, &p);
         }
         run_all(e);
         for (int i = 0; i < 3; i++) {
@@ -141,7 +141,7 @@ static void test_sampling(void **state)
             p.sampling.bias = &bias;
             p.sampling.n_bias = i == 4;
             collect(&c[k][i], &p, i == 5 ? FAKE_VOCAB : 0);
-            engine_submit(e, &p);
+            submit(e, &p);
             if (i % 3 == 2)
                 run_all(e);
         }
@@ -178,7 +178,7 @@ static void test_drawing(void **state)
             p.sampling.min_p = i == 3 ? 0.05f : 0;
             p.sampling.seed = 30 + (uint64_t)i;
             collect(&c[k][i], &p, 0);
-            engine_submit(e, &p);
+            submit(e, &p);
             if (i == 2)
                 run_all(e);
         }
@@ -189,7 +189,7 @@ static void test_drawing(void **state)
         fl_request_params p = engine_params(text[0], 40, TOKENS);
         p.sampling.temperature = 1;
         p.n = 2;
-        engine_submit(e, &p);
+        submit(e, &p);
         run_all(e);
         size_t row = FAKE_VOCAB * sizeof(float), picks = (1 + 2 * (TOKENS - 1)) * sizeof(fl_pick);
         if (k)
@@ -214,7 +214,7 @@ static void test_not_finite(void **state)
     assert_int_equal(make(open_fake(NULL), &e, &err), FL_OK);
     fl_request_params p = engine_params(text, 3, 5);
     collect(&c, &p, 0);
-    engine_submit(e, &p);
+    submit(e, &p);
     run_all(e);
     assert_int_equal(c.finish, FL_FINISH_ERROR);
     assert_non_null(strstr(c.error.message, "NaN or infinity"));
@@ -254,7 +254,7 @@ static void travel(const char *without)
     p.keep = true;
     p.tap = keep_last;
     p.tap_ctx = &seen;
-    engine_submit(e, &p);
+    submit(e, &p);
     run_all(e);
     fake_logits(text, 100, logits, h);
     assert_int_equal(seen.rows, 100);
@@ -282,7 +282,7 @@ static void travel(const char *without)
         p = engine_params(text + 100, 3, 5);
         collect(&more, &p, 0);
         p.keep_from = seq;
-        engine_submit(engines[i], &p);
+        submit(engines[i], &p);
         run_all(engines[i]);
         for (int64_t k = 0; k < 5; k++) {
             assert_int_equal(more.ids.data[k], fake_next(text, 103 + k));
@@ -347,7 +347,7 @@ static void fail_each(const char *without)
             collector c;
             fl_request_params p = engine_params(text, 80, 6);
             collect(&c, &p, 0);
-            engine_submit(e, &p);
+            submit(e, &p);
             bool busy = true;
             while (busy && s == FL_OK)
                 s = fl_engine_step(e, &busy, &err);
@@ -438,7 +438,7 @@ static void test_tiny(void **state)
         open_model(&m, FL_TINY_MODEL, &o);
         fl_request_params p = engine_params(ids, 70, 4);
         collect(&c, &p, fl_graph_vocab(fl_model_graph(m.model)));
-        engine_submit(m.engine, &p);
+        submit(m.engine, &p);
         run_all(m.engine);
         assert_int_equal(c.finish, FL_FINISH_LENGTH);
         if (i < 0) {

@@ -20,7 +20,7 @@ static void test_one_request(void **state)
         engine_some_ids(text, lengths[i]);
         fl_request_params p = engine_params(text, lengths[i], 9);
         collect(&c, &p, 0);
-        engine_submit(e, &p);
+        submit(e, &p);
         run_all(e);
         assert_true(c.ended);
         assert_int_equal(c.finish, FL_FINISH_LENGTH);
@@ -50,7 +50,7 @@ static void test_stop_ids(void **state)
     p.stop_ids = stop;
     p.n_stop = 2;
     collect(&c, &p, 0);
-    engine_submit(e, &p);
+    submit(e, &p);
     stop[0] = -1; /* copied */
     run_all(e);
     assert_int_equal(c.finish, FL_FINISH_STOP);
@@ -69,7 +69,7 @@ static void test_prompt_only(void **state)
     collector c;
     fl_request_params p = engine_params(text, 300, 0);
     collect(&c, &p, FAKE_VOCAB);
-    fl_request *r = engine_submit(e, &p);
+    fl_request *r = submit(e, &p);
     bool busy;
     assert_int_equal(fl_request_done(r), 0);
     assert_int_equal(fl_engine_step(e, &busy, NULL), FL_OK);
@@ -258,18 +258,18 @@ static void test_fairness(void **state)
     collector decoding, longest, second, third;
     fl_request_params p = engine_params(text, 5, 30);
     collect(&decoding, &p, 0);
-    engine_submit(e, &p);
+    submit(e, &p);
     bool busy;
     assert_int_equal(fl_engine_step(e, &busy, NULL), FL_OK);
     p = engine_params(text, 900, 1);
     collect(&longest, &p, 0);
-    fl_request *long_one = engine_submit(e, &p);
+    fl_request *long_one = submit(e, &p);
     p = engine_params(text, 70, 1);
     collect(&second, &p, 0);
-    engine_submit(e, &p);
+    submit(e, &p);
     p = engine_params(text, 30, 1);
     collect(&third, &p, 0);
-    engine_submit(e, &p);
+    submit(e, &p);
     for (int i = 0; i < 6; i++) {
         assert_int_equal(fl_engine_step(e, &busy, NULL), FL_OK);
         assert_int_equal(decoding.ids.n, i + 2);
@@ -327,7 +327,7 @@ static void test_room(void **state)
     p.keep_from = 0; /* not alive */
     assert_int_equal(engine_try_submit(e, &p), FL_ARGUMENT);
     p.keep_from = FL_NONE;
-    fl_request *r = engine_submit(e, &p);
+    fl_request *r = submit(e, &p);
     p.keep_from = r->choices[0].seq; /* alive, but another request's */
     assert_int_equal(engine_try_submit(e, &p), FL_ARGUMENT);
     run_all(e);
@@ -352,7 +352,7 @@ static void test_keep(void **state)
     p.n_stop = 1;
     p.keep = true;
     collect(&c, &p, 0);
-    engine_submit(e, &p);
+    submit(e, &p);
     run_all(e);
     fl_seq kept = c.kept;
     int64_t n = 100 + (int64_t)c.ids.n;
@@ -369,7 +369,7 @@ static void test_keep(void **state)
     p = engine_params(text + n - 1, 100, 5); /* the stop token and what the user says next */
     p.keep_from = kept;
     collect(&c, &p, 0);
-    engine_submit(e, &p);
+    submit(e, &p);
     run_all(e);
     engine_expect_greedy(&c, text, n - 1 + 100, 5);
     collector_free(&c);
@@ -397,12 +397,12 @@ static void test_sampled_answers_do_not_depend_on_company(void **state)
         p[i].sampling.repetition = 1.1f;
         p[i].sampling.n_top = 2;
         collect(&alone[i], &p[i], 0);
-        engine_submit(e, &p[i]);
+        submit(e, &p[i]);
         run_all(e);
     }
     for (int i = 0; i < 4; i++) {
         collect(&together[i], &p[i], 0);
-        engine_submit(e, &p[i]);
+        submit(e, &p[i]);
     }
     run_all(e);
     for (int i = 0; i < 4; i++) {

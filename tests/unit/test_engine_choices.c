@@ -61,7 +61,7 @@ static void answer_alone(fl_engine *e, const int32_t *text, answers *out)
         fl_request_params p = sampled(text, 0);
         p.sampling.seed += (uint64_t)i;
         collect(&c, &p, 0);
-        engine_submit(e, &p);
+        submit(e, &p);
         run_all(e);
         assert_int_equal(c.finish, FL_FINISH_LENGTH);
         assert_true(fl_vec_append(&out->ids[i], c.ids.data, c.ids.n));
@@ -81,8 +81,8 @@ static void test_choices_are_answers_of_their_own(void **state)
     assert_memory_not_equal(alone.ids[0].data, alone.ids[1].data, ANSWER * sizeof(int32_t));
     fl_request_params p = sampled(text, N), other = engine_params(text, 90, 30);
     p.ctx = &a;
-    fl_request *r = engine_submit(e, &p);
-    engine_submit(e, &other);
+    fl_request *r = submit(e, &p);
+    submit(e, &other);
     bool busy;
     assert_int_equal(fl_engine_step(e, &busy, NULL), FL_OK);
     assert_int_equal(fl_request_done(r), 64);
@@ -118,7 +118,7 @@ static void test_cancel_one_choice(void **state)
         }
         fl_request_params p = sampled(text, N);
         p.ctx = &a;
-        fl_request *r = engine_submit(e, &p);
+        fl_request *r = submit(e, &p);
         bool busy;
         for (int i = 0; i < steps && steps < 6; i++)
             assert_int_equal(fl_engine_step(e, &busy, NULL), FL_OK);
@@ -151,7 +151,7 @@ static void test_cancel_all_and_failure(void **state)
         fl_request_params p = sampled(text, N);
         p.ctx = &a;
         bool busy;
-        fl_request *r = engine_submit(e, &p);
+        fl_request *r = submit(e, &p);
         for (int i = 0; i < steps; i++)
             assert_int_equal(fl_engine_step(e, &busy, NULL), FL_OK);
         fl_engine_cancel(e, r);
@@ -165,7 +165,7 @@ static void test_cancel_all_and_failure(void **state)
     answers a = {0};
     fl_request_params p = sampled(text, N);
     p.ctx = &a;
-    engine_submit(e, &p);
+    submit(e, &p);
     run_all(e);
     assert_int_equal(a.n_last, 1);
     for (int i = 0; i < N; i++)
@@ -230,7 +230,7 @@ static void test_masks(void **state)
         p.mask = by_parity;
         p.mask_ctx = &calls;
         collect(&c, &p, 0);
-        engine_submit(e, &p);
+        submit(e, &p);
         run_all(e);
         assert_int_equal(c.finish, FL_FINISH_ERROR);
         assert_int_equal(c.error.status, FL_CANCELLED);
@@ -240,7 +240,7 @@ static void test_masks(void **state)
         collector_free(&c);
         p.mask = nothing;
         collect(&c, &p, 0);
-        engine_submit(e, &p);
+        submit(e, &p);
         run_all(e);
         assert_int_equal(c.error.status, FL_ARGUMENT);
         collector_free(&c);

@@ -32,15 +32,6 @@ static fl_request_params params(const int32_t *ids, int64_t n, int64_t max_token
     return p;
 }
 
-static fl_request *submit(fl_engine *e, const fl_request_params *p)
-{
-    fl_request *r;
-    fl_error err;
-    if (fl_engine_submit(e, p, &r, &err) != FL_OK)
-        fail_msg("%s", err.message);
-    return r;
-}
-
 static void some_ids(rng *dice, int32_t *ids, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)

@@ -21,10 +21,10 @@ static void test_nan_in_shown_rows(void **state)
     collector bad, good;
     fl_request_params p = engine_params(text, 100, 0);
     collect(&bad, &p, FAKE_VOCAB);
-    engine_submit(e, &p);
+    submit(e, &p);
     p = engine_params(text, 80, 3);
     collect(&good, &p, FAKE_VOCAB);
-    engine_submit(e, &p);
+    submit(e, &p);
     run_all(e);
     assert_int_equal(bad.finish, FL_FINISH_ERROR);
     assert_int_equal(bad.error.status, FL_NUMERIC);
@@ -61,7 +61,7 @@ static void meddle(void *ctx, const fl_token_event *event)
     if (victim)
         fl_engine_cancel(m->e, victim);
     if (m->again) {
-        engine_submit(m->e, m->again);
+        submit(m->e, m->again);
         m->again = NULL;
     }
     fl_engine_cancel(m->e, event->request); /* itself, ended or not */
@@ -80,11 +80,11 @@ static void test_failed_step(void **state)
     p.on_token = meddle;
     p.ctx = &m;
     p.keep = true;
-    engine_submit(e, &p);
+    submit(e, &p);
     p = engine_params(text, 50, 5);
     p.keep = true;
     collect(&b, &p, 0);
-    m.victim = engine_submit(e, &p); /* cancelled from the event of the first */
+    m.victim = submit(e, &p); /* cancelled from the event of the first */
     bool busy;
     fl_error err = {0};
     const fl_state_pool *pools = e->step.states;
@@ -100,7 +100,7 @@ static void test_failed_step(void **state)
     engine_assert_idle(e, 2048);
     p = engine_params(text, 150, 5);
     collect(&later, &p, 0);
-    engine_submit(e, &p);
+    submit(e, &p);
     run_all(e);
     engine_expect_greedy(&later, text, 150, 5);
     collector_free(&b);
@@ -122,11 +122,11 @@ static void test_callbacks(void **state)
     fl_request_params p = engine_params(text, 20, 10);
     p.on_token = meddle;
     p.ctx = &m;
-    engine_submit(e, &p);
+    submit(e, &p);
     fl_request_params p_victim = engine_params(text, 40, 10);
     p_victim.keep = true;
     collect(&victim, &p_victim, 0);
-    m.victim = engine_submit(e, &p_victim);
+    m.victim = submit(e, &p_victim);
     run_all(e);
     /* One token, then its own cancellation, whose event tried to meddle again. */
     assert_int_equal(m.events, 2);
@@ -156,7 +156,7 @@ static void test_cancel_in_every_phase(void **state)
         fl_request_params p = engine_params(text, 150, 5);
         p.keep = steps % 2;
         collect(&c, &p, 0);
-        fl_request *r = engine_submit(e, &p);
+        fl_request *r = submit(e, &p);
         for (int i = 0; i < steps; i++)
             assert_int_equal(fl_engine_step(e, &busy, NULL), FL_OK);
         if (busy)
@@ -183,7 +183,7 @@ static void test_destroy_while_busy(void **state)
     collector c;
     fl_request_params p = engine_params(text, 100, 5);
     collect(&c, &p, 0);
-    engine_submit(e, &p);
+    submit(e, &p);
     bool busy;
     assert_int_equal(fl_engine_step(e, &busy, NULL), FL_OK);
     fl_engine_destroy(e);
@@ -220,7 +220,7 @@ static void test_taps(void **state)
         fl_request_params p = engine_params(text[i], 90 - 30 * i, 3);
         p.tap = i == 1 ? NULL : on_tap;
         p.tap_ctx = &taps[i];
-        engine_submit(e, &p);
+        submit(e, &p);
     }
     run_all(e);
     assert_int_equal(taps[1].calls, 0);

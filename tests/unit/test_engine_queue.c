@@ -56,7 +56,7 @@ static void test_waiting_and_its_limit(void **state)
         fl_request_params p = engine_params(text[i], 80, 10);
         collect(&c[i], &p, 0);
         if (i < 5)
-            engine_submit(e, &p);
+            submit(e, &p);
         else
             assert_int_equal(engine_try_submit(e, &p), FL_BUSY);
     }
@@ -95,7 +95,7 @@ static void test_clients_and_priorities(void **state)
         p.client = who[i].client;
         p.priority = who[i].priority;
         collect(&c[i], &p, 0);
-        engine_submit(e, &p);
+        submit(e, &p);
     }
     for (int i = 0; i < 8; i++) {
         int ended = 0;
@@ -124,7 +124,7 @@ static void test_rows_are_shared_by_client(void **state)
     for (int i = 0; i < 6; i++) {
         fl_request_params p = engine_params(text, 900, 1);
         p.client = i == 5;
-        r[i] = engine_submit(e, &p);
+        r[i] = submit(e, &p);
     }
     for (int i = 0; i < 20; i++)
         step(e);
@@ -149,7 +149,7 @@ static void test_deadlines(void **state)
         p.max_us = i == 2 ? 800 : 0;
         p.n = i == 2 ? 1 : 0;
         collect(&c[i], &p, 0);
-        engine_submit(e, &p);
+        submit(e, &p);
     }
     fake_time = 1499;
     step(e);
@@ -167,7 +167,7 @@ static void test_deadlines(void **state)
         fl_request_params p = engine_params(text, 70, 50);
         p.max_us = 100;
         collect(&c[i], &p, 0);
-        engine_submit(e, &p);
+        submit(e, &p);
     }
     step(e);
     step(e);
@@ -196,7 +196,7 @@ static void test_cancel_while_waiting(void **state)
         fl_request_params p = engine_params(text, 70, 5);
         p.keep = i == 1;
         collect(&c[i], &p, 0);
-        r[i] = engine_submit(e, &p);
+        r[i] = submit(e, &p);
     }
     assert_false(fl_request_started(r[2]));
     fl_engine_cancel(e, r[1]);
@@ -224,18 +224,18 @@ static void test_continue_after_waiting(void **state)
     fl_request_params p = engine_params(text, 64, 0);
     p.keep = true;
     collect(&c, &p, 0);
-    engine_submit(e, &p);
+    submit(e, &p);
     run_all(e);
     fl_seq kept = c.kept;
     collector_free(&c);
     p = engine_params(other, 300, 20);
     p.keep = true;
     collect(&d, &p, 0);
-    engine_submit(e, &p);
+    submit(e, &p);
     p = engine_params(text + 64, 200, 20);
     p.keep_from = kept;
     collect(&c, &p, 0);
-    engine_submit(e, &p);
+    submit(e, &p);
     assert_int_equal(stats(e).waiting, 1);
     assert_int_equal(engine_try_submit(e, &p), FL_ARGUMENT); /* taken */
     while (!d.ended)
@@ -271,7 +271,7 @@ static void test_places_are_lost_and_answers_are_not(void **state)
             p.priority = (int)engine_rnd(2);
             p.client = engine_rnd(3);
             collect(&c[i], &p, 0);
-            engine_submit(e, &p);
+            submit(e, &p);
             if (engine_rnd(2))
                 step(e);
         }
@@ -305,12 +305,12 @@ static void test_choices_without_places(void **state)
         collector c, d;
         fl_request_params p = engine_params(other, 40, 60);
         collect(&d, &p, 0);
-        engine_submit(e, &p);
+        submit(e, &p);
         p = engine_params(text, n, 60);
         collect(&c, &p, 0);
         p.on_token = NULL;
         p.n = 4;
-        fl_request *r = engine_submit(e, &p);
+        fl_request *r = submit(e, &p);
         for (uint32_t steps = engine_rnd(20); steps > 0; steps--)
             step(e);
         if (engine_rnd(3) == 0)
@@ -336,7 +336,7 @@ static void test_destroy_with_waiting(void **state)
         fl_request_params p = engine_params(text, 70, 5);
         p.client = (uint64_t)i;
         p.n = i == 1 ? 2 : 1;
-        engine_submit(e, &p);
+        submit(e, &p);
     }
     step(e);
     fl_engine_destroy(e);

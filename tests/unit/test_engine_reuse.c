@@ -43,24 +43,9 @@ static void finish(fl_engine *e, int64_t cache)
     fl_engine_destroy(e);
 }
 
-/* Runs text[n] under a salt, expects 3 right tokens, and returns how many were found. */
-static int64_t ask_as(fl_engine *e, uint64_t salt, int32_t *text, int64_t n)
-{
-    collector c;
-    fl_request_params p = engine_params(text, n, 3);
-    p.salt = salt;
-    collect(&c, &p, 0);
-    fl_request *r = engine_submit(e, &p);
-    int64_t cached = fl_request_cached(r);
-    run_all(e);
-    engine_expect_greedy(&c, text, n, 3);
-    collector_free(&c);
-    return cached;
-}
-
 static int64_t ask(fl_engine *e, int32_t *text, int64_t n)
 {
-    return ask_as(e, 5, text, n);
+    return engine_ask(e, 5, text, n);
 }
 
 static void test_what_is_found(void **state)
@@ -78,8 +63,8 @@ static void test_what_is_found(void **state)
     assert_int_equal(ask(e, a, 500), 256); /* overwritten by answers from 257 on: parts there */
     assert_int_equal(ask(e, b, 256), 0);   /* no record before 256, and the last token has to run */
     assert_int_equal(ask(e, b, 256), 192); /* the index knew 192, so a record was kept there */
-    assert_int_equal(ask_as(e, 6, b, 300), 0); /* somebody else */
-    assert_int_equal(ask_as(e, 6, b, 300), 256);
+    assert_int_equal(engine_ask(e, 6, b, 300), 0); /* somebody else */
+    assert_int_equal(engine_ask(e, 6, b, 300), 256);
     fl_engine_stats s = stats(e);
     assert_int_equal(s.prefix_hits, 256 * 3 + 192 + 256);
     assert_int_equal(s.prompt_tokens, s.prefix_queries - s.prefix_hits);
@@ -107,7 +92,7 @@ static void test_turns(void **state)
             collector c;
             fl_request_params p = engine_params(text, n, 70);
             collect(&c, &p, 0);
-            fl_request *r = engine_submit(e, &p);
+            fl_request *r = submit(e, &p);
             assert_int_equal(fl_request_cached(r), expect);
             run_all(e);
             engine_expect_greedy(&c, text, n, 70);
@@ -134,7 +119,7 @@ static void test_settling_makes_way(void **state)
     collector c;
     fl_request_params p = engine_params(text, 30, 400);
     collect(&c, &p, 0);
-    engine_submit(e, &p);
+    submit(e, &p);
     bool busy = true;
     while (!c.ended)
         assert_int_equal(fl_engine_step(e, &busy, NULL), FL_OK);
@@ -147,7 +132,7 @@ static void test_settling_makes_way(void **state)
     assert_int_equal(stats(e).running, 0);
     p = engine_params(other, 40, 5);
     collect(&c, &p, 0);
-    fl_request *r = engine_submit(e, &p);
+    fl_request *r = submit(e, &p);
     assert_true(fl_request_started(r));
     while (!c.ended)
         assert_int_equal(fl_engine_step(e, &busy, NULL), FL_OK);
@@ -156,7 +141,7 @@ static void test_settling_makes_way(void **state)
     assert_int_equal(stats(e).settled_tokens, 128);
     run_all(e);
     assert_int_equal(stats(e).settled_tokens, 384); /* 430 tokens, and nothing twice */
-    assert_int_equal(ask_as(e, 0, text, 430), 384);
+    assert_int_equal(engine_ask(e, 0, text, 430), 384);
     finish(e, 2048);
 }
 
@@ -175,7 +160,7 @@ static void test_together(void **state)
             engine_some_ids(text[i] + 330, 70);
         fl_request_params p = engine_params(text[i], 400, 4);
         collect(&c[i], &p, 0);
-        engine_submit(e, &p);
+        submit(e, &p);
     }
     run_all(e);
     for (int i = 0; i < 8; i++) {
@@ -200,9 +185,9 @@ static void test_cancel_during_prompt(void **state)
         bool busy;
         fl_request_params p = engine_params(text, 500, 4);
         collect(&c, &p, 0);
-        fl_request *r = engine_submit(e, &p);
+        fl_request *r = submit(e, &p);
         collect(&d, &p, 0);
-        engine_submit(e, &p);
+        submit(e, &p);
         assert_int_equal(stats(e).waiting, 1);
         for (int i = 0; i < steps; i++)
             assert_int_equal(fl_engine_step(e, &busy, NULL), FL_OK);
@@ -212,7 +197,7 @@ static void test_cancel_during_prompt(void **state)
         engine_expect_greedy(&d, twin, 500, 4);
         collector_free(&c);
         collector_free(&d);
-        assert_int_equal(ask_as(e, 0, twin, 500), 448);
+        assert_int_equal(engine_ask(e, 0, twin, 500), 448);
         finish(e, 4096);
     }
 }
@@ -262,7 +247,7 @@ static void say(fl_engine *e, talk *talks, talk *t)
     p.client = engine_rnd(2);
     p.priority = (int)engine_rnd(2);
     collect(&t->c, &p, 0);
-    t->request = engine_submit(e, &p);
+    t->request = submit(e, &p);
     t->active = true;
     t->cancelled = false;
 }

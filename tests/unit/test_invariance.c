@@ -51,15 +51,6 @@ static fl_request_params params(const int32_t *ids, int64_t n, int64_t max_token
     return p;
 }
 
-static fl_request *submit(fl_engine *e, const fl_request_params *p)
-{
-    fl_request *r;
-    fl_error err;
-    if (fl_engine_submit(e, p, &r, &err) != FL_OK)
-        fail_msg("%s", err.message);
-    return r;
-}
-
 /* The first n tokens of the first text among `others` more texts of different lengths, some that
  * came before it and some after. */
 static void run_among(fl_engine *e, int64_t n, int others, bool rows, collector *c)

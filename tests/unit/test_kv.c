@@ -59,11 +59,9 @@ static fl_engine_options options(int threads, int chunk)
 }
 
 /* Submits rows [from, to) of a text and then generates. */
-static void submit(fl_engine *e, int which, int64_t from, int64_t to, fl_seq seq, bool keep,
-                   bool rows, collector *c)
+static void give(fl_engine *e, int which, int64_t from, int64_t to, fl_seq seq, bool keep,
+                 bool rows, collector *c)
 {
-    fl_request *r;
-    fl_error err;
     fl_request_params p = fl_request_params_default();
     p.prompt = text[which] + from;
     p.n_prompt = to - from;
@@ -72,8 +70,7 @@ static void submit(fl_engine *e, int which, int64_t from, int64_t to, fl_seq seq
     p.keep_from = seq;
     p.keep = keep;
     collect(c, &p, rows ? VOCAB : 0);
-    if (fl_engine_submit(e, &p, &r, &err) != FL_OK)
-        fail_msg("%s", err.message);
+    submit(e, &p);
 }
 
 static void same_and_free(collector *c, const collector *want)
@@ -91,13 +88,13 @@ static void test_company_threads_and_cutting(void **state)
         collector base, c, other;
         fl_engine_options one = options(1, 64), two = options(2, 256);
         open_model_kv(&m, FL_TINY_MODEL, FORMS[f], &one);
-        submit(m.engine, 0, 0, PROMPT, FL_NONE, false, true, &base);
+        give(m.engine, 0, 0, PROMPT, FL_NONE, false, true, &base);
         run_all(m.engine);
         assert_int_equal(base.n_rows, PROMPT);
         close_model(&m);
         open_model_kv(&m, FL_TINY_MODEL, FORMS[f], &two);
-        submit(m.engine, 1, 0, PROMPT, FL_NONE, false, false, &other);
-        submit(m.engine, 0, 0, PROMPT, FL_NONE, false, true, &c);
+        give(m.engine, 1, 0, PROMPT, FL_NONE, false, false, &other);
+        give(m.engine, 0, 0, PROMPT, FL_NONE, false, true, &c);
         run_all(m.engine);
         same_and_free(&c, &base);
         collector_free(&other);
@@ -115,7 +112,7 @@ static void test_forms_are_near(void **state)
     for (int f = -1; f < N_FORMS; f++) {
         opened m;
         open_model_kv(&m, FL_TINY_MODEL, f < 0 ? FL_KV_F32 : FORMS[f], &o);
-        submit(m.engine, 0, 0, PROMPT, FL_NONE, false, true, f < 0 ? &exact : &c[f]);
+        give(m.engine, 0, 0, PROMPT, FL_NONE, false, true, f < 0 ? &exact : &c[f]);
         run_all(m.engine);
         close_model(&m);
     }
@@ -147,8 +144,8 @@ static void test_kept_sequences(void **state)
         open_model_kv(&m, FL_TINY_MODEL, FORMS[f], &o);
         fl_state *st = fl_engine_state(m.engine);
         uint64_t print = fl_model_fingerprint(m.model);
-        submit(m.engine, 0, 0, PROMPT, FL_NONE, false, false, &whole);
-        submit(m.engine, 0, 0, GRID, FL_NONE, true, false, &head);
+        give(m.engine, 0, 0, PROMPT, FL_NONE, false, false, &whole);
+        give(m.engine, 0, 0, GRID, FL_NONE, true, false, &head);
         run_all(m.engine);
         fl_seq twin;
         fl_snap snap;
@@ -156,13 +153,13 @@ static void test_kept_sequences(void **state)
             fail_msg("%s", err.message);
         assert_int_equal(fl_state_snapshot(st, head.kept, &snap, NULL), FL_OK);
         assert_int_equal(fl_state_fork(st, head.kept, &twin, NULL), FL_OK);
-        submit(m.engine, 0, GRID, PROMPT, head.kept, true, false, &c[0]);
-        submit(m.engine, 0, GRID, PROMPT, twin, false, false, &c[1]);
+        give(m.engine, 0, GRID, PROMPT, head.kept, true, false, &c[0]);
+        give(m.engine, 0, GRID, PROMPT, twin, false, false, &c[1]);
         run_all(m.engine);
         int64_t pos;
         assert_int_equal(fl_state_rollback(st, c[0].kept, ANSWER, &pos, NULL), FL_OK);
         assert_int_equal(pos, GRID);
-        submit(m.engine, 0, GRID, PROMPT, c[0].kept, false, false, &c[2]);
+        give(m.engine, 0, GRID, PROMPT, c[0].kept, false, false, &c[2]);
         run_all(m.engine);
         close_model(&m);
 
@@ -174,7 +171,7 @@ static void test_kept_sequences(void **state)
             FL_OK)
             fail_msg("%s", err.message);
         fl_free(ids);
-        submit(again.engine, 0, GRID, PROMPT, seq, false, false, &c[3]);
+        give(again.engine, 0, GRID, PROMPT, seq, false, false, &c[3]);
         run_all(again.engine);
         close_model(&again);
         for (int i = 0; i < 4; i++)

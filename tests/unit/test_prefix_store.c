@@ -68,17 +68,8 @@ static void make_text(uint32_t number, int32_t *text, int64_t n)
 static int64_t ask(fl_engine *e, uint64_t salt, uint32_t number, int64_t n)
 {
     int32_t text[FAKE_CONTEXT];
-    collector c;
     make_text(number, text, n);
-    fl_request_params p = engine_params(text, n, 3);
-    p.salt = salt;
-    collect(&c, &p, 0);
-    fl_request *r = engine_submit(e, &p);
-    int64_t cached = fl_request_cached(r);
-    run_all(e);
-    engine_expect_greedy(&c, text, n, 3);
-    collector_free(&c);
-    return cached;
+    return engine_ask(e, salt, text, n);
 }
 
 /* Number of files whose name ends so; the path of one of them. */
@@ -251,7 +242,7 @@ static void run_child(int out)
         int32_t text[FAKE_CONTEXT];
         make_text(i, text, 300);
         fl_request_params p = engine_params(text, 300, 0);
-        engine_submit(e, &p);
+        submit(e, &p);
         bool busy = true;
         while (busy)
             (void)!fl_engine_step(e, &busy, NULL);
