@@ -22,11 +22,17 @@ static inline float *fl_list_row(const fl_row_list *r, int64_t i)
 }
 
 enum {
-    FL_WEIGHTS_W = 16,  /* weight rows decoded at a time: the best grain to share out */
-    FL_WEIGHTS_K = 256, /* elements of them */
-    FL_WEIGHTS_X = 60,  /* rows multiplied with them */
+    FL_WEIGHTS_W = 16,     /* weight rows: the best grain to share out */
+    FL_WEIGHTS_PANEL = 32, /* weight rows decoded at a time */
+#if defined(__AVX512F__)
+    FL_WEIGHTS_K = 2048, /* elements of them; the second-level cache is of 1 MB and more */
+#else
+    FL_WEIGHTS_K = 1024,
+#endif
+    FL_WEIGHTS_X = 252, /* rows multiplied with them, where weight rows have more elements */
     /* Bytes of scratch fl_weights_mul needs: decoded weights and accumulators. */
-    FL_WEIGHTS_SCRATCH = (FL_WEIGHTS_W * FL_WEIGHTS_K + FL_WEIGHTS_X * FL_WEIGHTS_W * 16) * 4
+    FL_WEIGHTS_SCRATCH =
+        (FL_WEIGHTS_PANEL * FL_WEIGHTS_K + FL_WEIGHTS_X * FL_WEIGHTS_PANEL * 16) * 4
 };
 
 /* y[i][n - n0] = x[i] . w[n] for i < m and n0 <= n < n1.  w: fl_weights_type.  scratch: 64-aligned,
