@@ -13,7 +13,14 @@
 #include "ops/def/def_internal.h"
 #include "ops/limits.h"
 
-enum { INDEX_HEADS = 32, INDEX_DIM = 128, TOPK = 2048 };
+/* The indexer: sizes of a large model and of the bundled one. */
+typedef struct index_sizes {
+    const char *name;
+    int64_t heads, dim, topk;
+} index_sizes;
+enum { TOPK = 2048 };
+static const index_sizes INDEX_LARGE = {"32 heads of 128", 32, 128, TOPK};
+static const index_sizes INDEX_SMALL = {"4 heads of 32", 4, 32, 128};
 
 /* Latent attention: sizes of a large model and of one a tenth as wide. */
 typedef struct sizes {
@@ -70,25 +77,24 @@ static void measure(const char *what, const char *op, bench_call *b, int rows, d
     }
 }
 
-static void bench_index(fl_step step, fl_dtype t)
+static void bench_index(fl_step step, const index_sizes *z, fl_dtype t)
 {
     fl_attr attr[FL_INDEX_SELECT_SCALE + 1] = {
-        [FL_INDEX_SELECT_TOPK] = {.i = TOPK}, [FL_INDEX_SELECT_SCALE] = {.f = 0.01}};
+        [FL_INDEX_SELECT_TOPK] = {.i = z->topk}, [FL_INDEX_SELECT_SCALE] = {.f = 0.01}};
     enum { ROWS = 64 };
     char what[60];
-    snprintf(what, sizeof what, "index_select %s", fl_dtype_name(t));
+    snprintf(what, sizeof what, "index_select %s, %s", z->name, fl_dtype_name(t));
     if (!strstr(what, part))
         return;
     fl_state_pool keys;
     bench_call b = {.pool = pool, .call = {.n_in = 3, .n_out = 1, .attr = attr}, .step = step};
-    b.in[FL_INDEX_Q] = bench_rows(FL_F32, ROWS, INDEX_HEADS, INDEX_DIM);
-    b.in[FL_INDEX_W] = bench_rows(FL_F32, ROWS, INDEX_HEADS, 0);
-    b.in[FL_INDEX_KEYS] = cache_arg(t, INDEX_DIM, &keys);
-    b.out[0] = bench_rows(FL_I32, ROWS, TOPK, 0);
+    b.in[FL_INDEX_Q] = bench_rows(FL_F32, ROWS, z->heads, z->dim);
+    b.in[FL_INDEX_W] = bench_rows(FL_F32, ROWS, z->heads, 0);
+    b.in[FL_INDEX_KEYS] = cache_arg(t, z->dim, &keys);
+    b.out[0] = bench_rows(FL_I32, ROWS, z->topk, 0);
     b.step.states = &keys;
     for (int rows = 1; rows <= ROWS; rows *= ROWS)
-        measure(what, "index_select", &b, rows,
-                2.0 * INDEX_HEADS * INDEX_DIM * (double)context * rows,
+        measure(what, "index_select", &b, rows, 2.0 * (double)(z->heads * z->dim * context * rows),
                 (double)(context * keys.item_bytes));
     fl_free_aligned(b.in[FL_INDEX_Q].data);
     fl_free_aligned(b.in[FL_INDEX_W].data);
@@ -178,8 +184,10 @@ int main(int argc, char **argv)
            fl_pool_threads(pool), (long long)context, machine.f32 / 1e9, machine.bf16 / 1e9,
            machine.memory / 1e9);
     for (int i = 0; i < 4; i++) {
-        if (types[i] != FL_F8_E4M3)
-            bench_index(step, types[i]);
+        if (types[i] == FL_F8_E4M3)
+            continue;
+        bench_index(step, &INDEX_LARGE, types[i]);
+        bench_index(step, &INDEX_SMALL, types[i]);
     }
     for (int i = 0; i < 4; i++)
         bench_mla(step, &LARGE, types[i], true, 64);
