@@ -13,9 +13,10 @@
 
 #include "base/pool.h"
 
-/* Floats of a worker's buffer for gate and up, or for the parts of the output; more when one block
- * of columns of all pairs needs more. */
-enum { BUFFER = 1 << 15, BLOCK = FL_WEIGHTS_W };
+/* A worker's buffer for gate and up, or for the parts of the output, has as many floats as a step
+ * can fill, BUFFER at most: more when one block of columns of all pairs needs more.  Every further
+ * pass over the columns reads all hidden rows again. */
+enum { BUFFER = 1 << 19, BLOCK = FL_WEIGHTS_W };
 
 enum form { EXACT, FAST, TILES };
 static const int64_t mul_scratch[] = {FL_WEIGHTS_SCRATCH, FL_Q8_SCRATCH, FL_AMX_SCRATCH};
@@ -33,8 +34,10 @@ static room room_at(void *memory, const fl_exp_sizes *most, enum form form, size
 {
     fl_room r = {memory, 0};
     room m = {.groups = fl_exp_groups_room(&r, most)};
-    int64_t block = 2 * most->rows * most->k * BLOCK; /* gate and up, all pairs of one expert */
-    m.floats = block > BUFFER ? block : BUFFER;
+    int64_t pairs = most->rows * most->k, block = 2 * pairs * BLOCK; /* gate and up, one expert */
+    int64_t full = pairs * (2 * most->inner + most->z);
+    m.floats = full < BUFFER ? full : BUFFER;
+    m.floats = block > m.floats ? block : m.floats;
     m.buffer = fl_room_floats(&r, m.floats + 16); /* a tile reads whole vectors */
     m.regs = fl_room_floats(&r, FL_EXPR_MAX_REGS * FL_TILE);
     m.weights = fl_room_take(&r, mul_scratch[form], 1);
