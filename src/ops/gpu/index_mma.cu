@@ -8,7 +8,7 @@
 #include "ops/gpu/index_many.h"
 #include "ops/gpu/parts.h"
 
-enum { WARPS = 8, ROWS = 4, KEYS = 8 * ROWS, MAX_COLS = 8, MAX_D = 128 };
+enum { WARPS = 8, ROWS = 4, KEYS = 8 * ROWS, FEW_COLS = 4, MAX_COLS = 8, MAX_D = 128 };
 
 /* A lane's 16 bytes of a key of format F hold SPAN elements, which STEPS matrix products take. */
 template <int F> struct form {
@@ -221,7 +221,7 @@ static __device__ inline void score_block(const select_args &a, int64_t r, int64
         }
     }
     /* This lane has, of each tile and column, keys g and g + 8 and heads 2 t and 2 t + 1. */
-    uint32_t odd[ROWS];
+    uint32_t odd[ROWS]; /* of each key four bits */
 #pragma unroll
     for (int j = 0; j < ROWS; j++) {
         float score = 0, trace = 0;
@@ -248,13 +248,13 @@ static __device__ inline void score_block(const select_args &a, int64_t r, int64
             atomicAdd(&n_of[digit_of(y, 0)], 1u);
         }
     }
-#pragma unroll
-    for (int j = 0; j < ROWS; j++) {
-        for (int i = 0; i < 8 && odd[j]; i++) {
-            int64_t at = k0 + 8 * j + i;
-            if (at >= n || !(odd[j] >> (4 * i) & 15))
+    if constexpr (F != FL_I8) {
+        for (int i = 0; i < KEYS && (odd[0] | odd[1] | odd[2] | odd[3]); i++) {
+            int64_t at = k0 + i;
+            uint32_t of = i < 16 ? i < 8 ? odd[0] : odd[1] : i < 24 ? odd[2] : odd[3];
+            if (at >= n || !(of >> (i % 8 * 4) & 15))
                 continue;
-            uint32_t y = ordered(plain_score<F>(a, a.row0 + r, keys + (8 * j + i) * a.item_bytes));
+            uint32_t y = ordered(plain_score<F>(a, a.row0 + r, keys + i * a.item_bytes));
             if (lane == 0) {
                 scores[at] = y;
                 atomicAdd(&n_of[digit_of(y, 0)], 1u);
@@ -339,10 +339,13 @@ template <int F, int COLS, int TILE> static void score_tiles(const select_args &
 /* Keys that fit the registers at once are shared by a tile of a prompt's rows. */
 template <int F, int COLS> static void score_keys(const select_args &a, gpu_queue *q)
 {
-    if (a.prompt && form<F>::TURNS == 1 && COLS <= 4)
-        score_tiles<F, COLS, F == FL_I8 ? 4 : 2>(a, q);
-    else
-        score_tiles<F, COLS, 1>(a, q);
+    if constexpr (form<F>::TURNS == 1 && COLS <= FEW_COLS) {
+        if (a.prompt) {
+            score_tiles<F, COLS, F == FL_I8 ? 4 : 2>(a, q);
+            return;
+        }
+    }
+    score_tiles<F, COLS, 1>(a, q);
 }
 
 struct matrix_units {
@@ -353,12 +356,8 @@ struct matrix_units {
             return 0;
         }
         if constexpr (F != FL_F8_E4M3) {
-            if (a.heads <= 8)
-                score_keys<F, 1>(a, q);
-            else if (a.heads <= 16)
-                score_keys<F, 2>(a, q);
-            else if (a.heads <= 32)
-                score_keys<F, 4>(a, q);
+            if (a.heads <= 8 * FEW_COLS)
+                score_keys<F, FEW_COLS>(a, q);
             else
                 score_keys<F, MAX_COLS>(a, q);
         }

@@ -72,123 +72,11 @@ static inline int span_room(int64_t keys, int most)
     return keys > (int64_t)SPAN * most ? most : (int)((keys + SPAN - 1) / SPAN);
 }
 
-/* ---- absorb ---- */
-
-enum { ABSORB_ROWS = 4, ABSORB_THREADS = 128 };
-
-/* A block does ABSORB_THREADS columns of one head for ABSORB_ROWS rows. */
-template <int T> static __global__ void absorb_kernel(mla_args a)
-{
-    extern __shared__ float qs[]; /* [ABSORB_ROWS][nope] */
-    int head = blockIdx.y, c = blockIdx.z * ABSORB_THREADS + threadIdx.x;
-    int64_t first = (int64_t)blockIdx.x * ABSORB_ROWS, n_rows = a.step.counts[GPU_ROWS] - a.row0;
-    n_rows = n_rows < a.rows ? n_rows : a.rows;
-    if (first >= n_rows)
-        return;
-    int n = (int)(n_rows - first < ABSORB_ROWS ? n_rows - first : ABSORB_ROWS);
-    int whole = a.latent + a.pe, width = a.nope + a.pe;
-    for (int i = threadIdx.x; i < ABSORB_ROWS * a.nope; i += ABSORB_THREADS) {
-        int r = i / a.nope, d = i % a.nope;
-        qs[i] = r < n ? a.q.p[(a.row0 + first + r) * a.q.stride + head * width + d] : 0;
-    }
-    __syncthreads();
-    if (c < a.latent) {
-        float acc[ABSORB_ROWS] = {};
-#pragma unroll 32
-        for (int d = 0; d < a.nope; d++) {
-            float w = weight_at<T>(a.kv_b, 0, (int64_t)head * (a.nope + a.dv) + d, c);
-#pragma unroll
-            for (int r = 0; r < ABSORB_ROWS; r++)
-                acc[r] = fmaf(w, qs[r * a.nope + d], acc[r]);
-        }
-#pragma unroll
-        for (int r = 0; r < ABSORB_ROWS; r++) {
-            if (r < n)
-                a.query[((first + r) * a.heads + head) * whole + c] = acc[r] * a.scale;
-        }
-    }
-    for (int i = threadIdx.x; i < n * a.pe && blockIdx.z == 0; i += ABSORB_THREADS) {
-        int r = i / a.pe, d = i % a.pe;
-        a.query[((first + r) * a.heads + head) * whole + a.latent + d] =
-            a.q.p[(a.row0 + first + r) * a.q.stride + head * width + a.nope + d] * a.scale;
-    }
-}
-
-/* Elements of the latent result in shared memory: whole turns of the lanes. */
-template <int T> static inline __host__ __device__ int merge_room(int latent)
-{
-    const int turn = (int)GPU_LANES * (int)gpu_group<T>::N;
-    return (latent + turn - 1) / turn * turn;
-}
-
-/* ---- merge ---- */
-
-enum { MERGE_THREADS = 512, MERGE_OUT = 4 };
-
-template <int T, bool WHOLE>
-static __global__ void __launch_bounds__(MERGE_THREADS) merge_kernel(mla_args a)
-{
-    extern __shared__ float value[]; /* [latent], spread over lanes */
-    __shared__ float part[MAX_SPANS];
-    int64_t r = blockIdx.x, row = a.row0 + r, stride = a.latent + 2;
-    int head = blockIdx.y, lane = threadIdx.x % GPU_LANES;
-    if (row >= a.step.counts[GPU_ROWS])
-        return;
-    int n = spans_of(keys_of(a, row), a.most_spans);
-    const float *from = a.partial + (r * a.heads + head) * a.spans * stride;
-    float high = -INFINITY, sum = 0;
-    for (int s = lane; s < n; s += GPU_LANES)
-        high = fmaxf(high, from[s * stride]);
-    high = lanes_max(high);
-    float zero = high == -INFINITY ? 0 : high;
-    for (int s = lane; s < n; s += GPU_LANES) {
-        float p = expf(from[s * stride] - zero);
-        sum = fmaf(p, from[s * stride + 1], sum);
-        if (threadIdx.x < GPU_LANES)
-            part[s] = p;
-    }
-    sum = lanes_sum(sum);
-    __syncthreads();
-    for (int c = threadIdx.x; c < merge_room<T>(a.latent); c += MERGE_THREADS) {
-        float v = 0;
-#pragma unroll 16
-        for (int s = 0; s < n && c < a.latent; s++)
-            v = fmaf(part[s], from[s * stride + 2 + c], v);
-        value[spread<T>(c)] = sum == 0 ? 0 : v / sum * lacking<T>();
-    }
-    __syncthreads();
-    int64_t first = (int64_t)head * (a.nope + a.dv) + a.nope, end = first + a.dv;
-    for (int d = threadIdx.x / GPU_LANES * MERGE_OUT; d < a.dv;
-         d += MERGE_THREADS / GPU_LANES * MERGE_OUT) {
-        float acc[MERGE_OUT][1] = {};
-        dot_rows<T, WHOLE, MERGE_OUT, 1>(a.kv_b, 0, first + d, end, 0, a.latent, value, 0, acc);
-        for (int i = 0; i < MERGE_OUT; i++) {
-            float o = lanes_sum(acc[i][0]);
-            if (lane == 0 && d + i < a.dv)
-                a.o.p[row * a.o.stride + (int64_t)head * a.dv + d + i] = o;
-        }
-    }
-}
+/* Absorb and merge in plain arithmetic (mla.cu); kv_b: its format. */
+void mla_absorb(const mla_args &a, fl_dtype kv_b, gpu_queue *q);
+void mla_merge(const mla_args &a, fl_dtype kv_b, gpu_queue *q);
 
 /* ---- launching ---- */
-
-template <int T> static void mla_absorb(const mla_args &a, gpu_queue *q)
-{
-    dim3 grid(gpu_blocks(a.rows, ABSORB_ROWS), (unsigned)a.heads,
-              gpu_blocks(a.latent, ABSORB_THREADS));
-    size_t shared = (size_t)ABSORB_ROWS * a.nope * sizeof(float);
-    absorb_kernel<T><<<grid, ABSORB_THREADS, shared, q->stream>>>(a);
-}
-
-template <int T> static void mla_merge(const mla_args &a, gpu_queue *q)
-{
-    dim3 grid((unsigned)a.rows, (unsigned)a.heads);
-    size_t shared = (size_t)merge_room<T>(a.latent) * sizeof(float);
-    if (a.latent % gpu_group<T>::N == 0)
-        merge_kernel<T, true><<<grid, MERGE_THREADS, shared, q->stream>>>(a);
-    else
-        merge_kernel<T, false><<<grid, MERGE_THREADS, shared, q->stream>>>(a);
-}
 
 static inline int64_t mla_row_bytes(int64_t heads, int64_t latent, int64_t pe, int spans)
 {
@@ -240,16 +128,17 @@ static void mla_rows(mla_args a, const fl_call *call, int64_t row0, int64_t end,
     int64_t most = mla_pass_rows(mla_row_bytes(a.heads, a.latent, a.pe, a.spans), end - row0);
     a.query = a.united = (float *)shared;
     a.partial = a.query + most * a.heads * (a.latent + a.pe);
+    fl_dtype kv_b = call->in[FL_MLA_KV_B].type.dtype;
     for (a.row0 = row0; a.row0 < end; a.row0 += a.rows) {
         a.rows = gpu_min(end - a.row0, most);
-        GPU_FOR_DTYPE(call->in[FL_MLA_KV_B].type.dtype, HOW::template absorb<T>(a, q));
+        HOW::absorb(a, kv_b, q);
         GPU_FOR_CACHE(call->in[FL_MLA_CACHE].type.dtype, HOW::template attend<F>(a, q));
-        GPU_FOR_DTYPE(call->in[FL_MLA_KV_B].type.dtype, HOW::template merge<T>(a, q));
+        HOW::merge(a, kv_b, q);
         gpu_launched(q);
     }
 }
 
-/* A kernel's run; HOW launches what it consists of: absorb and merge for weights of format T,
+/* A kernel's run; HOW launches what it consists of: absorb and merge for weights of a format,
  * attend for caches of format F; or takes whole blocks in another way (`expand`). */
 template <typename HOW>
 static void mla_run(const fl_call *call, const fl_step *step, int phase, const fl_worker *worker)

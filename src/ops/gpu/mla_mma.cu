@@ -243,40 +243,39 @@ static void attend(const mla_args &a, gpu_queue *q)
     attend_kernel<F, Q, TILES, SIZE><<<grid, TILES * TEAM * GPU_LANES, shared, q->stream>>>(a);
 }
 
-template <int F, int Q, int TILES> static void attend_heads(const mla_args &a, gpu_queue *q)
+/* The sizes that matter are known to the compiler; the others go without the second tile of heads.
+ */
+template <int F, int Q> static void attend_heads(const mla_args &a, gpu_queue *q)
 {
-    if (a.latent == 512 && a.pe == 64)
-        attend<F, Q, TILES, sizes<576, 512, 9, 16>>(a, q);
-    else if (a.latent + a.pe <= 3 * TEAM * STEP && a.latent <= 4 * TEAM * 8)
-        attend<F, Q, TILES, sizes<0, 0, 3, 4>>(a, q);
+    if (a.latent != 512 || a.pe != 64)
+        attend<F, Q, 1, sizes<0, 0, 9, 16>>(a, q);
+    else if (a.heads <= FEW_HEADS)
+        attend<F, Q, 1, sizes<576, 512, 9, 16>>(a, q);
     else
-        attend<F, Q, TILES, sizes<0, 0, 9, 16>>(a, q);
+        attend<F, Q, 2, sizes<576, 512, 9, 16>>(a, q);
 }
 
 /* Q: parts of a query. */
 template <int Q> struct matrix_units {
-    template <int T> static void absorb(const mla_args &a, gpu_queue *q)
+    static void absorb(const mla_args &a, fl_dtype kv_b, gpu_queue *q)
     {
-        if (T == FL_BF16)
+        if (kv_b == FL_BF16)
             project<true, Q>(a, q);
         else
-            mla_absorb<T>(a, q);
+            mla_absorb(a, kv_b, q);
     }
 
-    template <int T> static void merge(const mla_args &a, gpu_queue *q)
+    static void merge(const mla_args &a, fl_dtype kv_b, gpu_queue *q)
     {
-        if (T == FL_BF16)
+        if (kv_b == FL_BF16)
             project<false, Q>(a, q);
         else
-            mla_merge<T>(a, q);
+            mla_merge(a, kv_b, q);
     }
 
     template <int F> static void attend(const mla_args &a, gpu_queue *q)
     {
-        if (a.heads <= FEW_HEADS)
-            attend_heads<F, Q, 1>(a, q);
-        else
-            attend_heads<F, Q, 2>(a, q);
+        attend_heads<F, Q>(a, q);
     }
 
     /* Whole blocks that see everything, where the sizes and the processor allow. */
