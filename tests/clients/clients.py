@@ -88,6 +88,10 @@ def test_openai_several_answers(s):
     r = open_ai(s).completions.create(model=NAME, prompt="The table", n=3, max_tokens=8,
                                       temperature=1, seed=3)
     assert [c.index for c in r.choices] == [0, 1, 2] and len({c.text for c in r.choices}) > 1
+    two = open_ai(s).completions.create(model=NAME, prompt=["The table", "The database"], n=3,
+                                        max_tokens=8, temperature=1, seed=3)
+    assert [c.text for c in two.choices[:3]] == [c.text for c in r.choices]
+    assert [c.index for c in two.choices] == list(range(6)) and two.usage.completion_tokens == 48
 
 
 def test_openai_json_schema(s):
