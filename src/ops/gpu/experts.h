@@ -132,9 +132,26 @@ static __global__ void group_kernel(experts_args a)
         if (e = (a).g.active[(pair_class) * (a).n_experts + i_], first = (a).g.start[e],           \
             last = (a).g.start[e + 1], true)
 
+/* The pair that block y computes by itself, and its expert; -1: none.  direct: of all pairs,
+ * without lists; else of the experts that have one. */
+static __device__ inline int32_t single_pair(const experts_args &a, bool direct, int *e)
+{
+    int y = (int)blockIdx.y;
+    if (!direct) {
+        if (y >= a.g.n_active[ONE_PAIR])
+            return -1;
+        *e = a.g.active[ONE_PAIR * a.n_experts + y];
+        return a.g.pairs[a.g.start[*e]];
+    }
+    int64_t row = a.row0 + y / a.k;
+    int32_t count = *a.count; /* asked for together with the id */
+    *e = ((const int32_t *)a.ids.p)[row * a.ids.stride + y % a.k];
+    return row < count && *e >= 0 && *e < a.n_experts ? y : -1;
+}
+
 /* ---- combine ---- */
 
-static __global__ void combine_kernel(experts_args a)
+static __device__ inline void combine_element(const experts_args &a)
 {
     int64_t row = blockIdx.x, width = a.w2.n, at = a.row0 + row;
     int64_t d = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
@@ -148,6 +165,11 @@ static __global__ void combine_kernel(experts_args a)
             y += weights[j] * a.down[(row * a.k + j) * width + d];
     }
     a.y.p[at * a.y.stride + d] = y;
+}
+
+static __global__ void combine_kernel(experts_args a)
+{
+    combine_element(a);
 }
 
 /* ---- passes ---- */

@@ -1,7 +1,7 @@
-/* experts on matrix units (mma.h): experts with one pair in the narrow form, a block per tile of W1
- * and W3 (or two of W2); the others in the wide form, 16 or 64 pairs at a time, for which rows and
- * hidden values are arranged beforehand. */
-#include "ops/gpu/experts.h"
+/* experts on matrix units (mma.h): experts with one pair as experts_one.h does, or in the narrow
+ * form, a block per tile of W1 and W3 (or two of W2); the others in the wide form, 16 or 64 pairs
+ * at a time, for which rows and hidden values are arranged beforehand. */
+#include "ops/gpu/experts_one.h"
 #include "ops/gpu/gate_mma.h"
 #include "ops/gpu/mma.h"
 
@@ -48,52 +48,27 @@ static __device__ inline void narrow_down(const experts_args &a, int e, int32_t 
     __syncthreads();
 }
 
-/* The pair that block y computes by itself and its expert; -1: none. */
-static __device__ inline int32_t direct_pair(const experts_args &a, int *e)
-{
-    int64_t row = a.row0 + blockIdx.y / a.k;
-    *e = row < *a.count ? ((const int32_t *)a.ids.p)[row * a.ids.stride + blockIdx.y % a.k] : -1;
-    return *e >= 0 && *e < a.n_experts ? (int32_t)blockIdx.y : -1;
-}
-
-/* DIRECT: every pair for itself, without lists; else those of experts that have no other. */
-template <int T, int PARTS, bool DIRECT>
+template <int T, int PARTS>
 static __global__ void __launch_bounds__(MMA_THREADS, T == FL_MXFP4 ? 3 : 1)
-    narrow_up_kernel(experts_args a, fl_expr act, bool aligned)
+    narrow_up_kernel(experts_args a, fl_expr act, bool direct, bool aligned)
 {
     extern __shared__ __align__(16) unsigned char room[];
     __shared__ float gate[MMA_ROWS];
-    if constexpr (DIRECT) {
-        int one;
-        int32_t pair = direct_pair(a, &one);
-        if (pair >= 0)
-            narrow_up<T, PARTS>(a, act, one, pair, aligned, room, gate);
-    } else {
-        EACH_EXPERT(a, ONE_PAIR, e, first, last)
-        {
-            if (first < last)
-                narrow_up<T, PARTS>(a, act, e, a.g.pairs[first], aligned, room, gate);
-        }
-    }
+    int e;
+    int32_t pair = single_pair(a, direct, &e);
+    if (pair >= 0)
+        narrow_up<T, PARTS>(a, act, e, pair, aligned, room, gate);
 }
 
-template <int T, int PARTS, bool DIRECT>
+template <int T, int PARTS>
 static __global__ void __launch_bounds__(MMA_THREADS, T == FL_MXFP4 ? 3 : 1)
-    narrow_down_kernel(experts_args a, bool aligned)
+    narrow_down_kernel(experts_args a, bool direct, bool aligned)
 {
     extern __shared__ __align__(16) unsigned char room[];
-    if constexpr (DIRECT) {
-        int one;
-        int32_t pair = direct_pair(a, &one);
-        if (pair >= 0)
-            narrow_down<T, PARTS>(a, one, pair, aligned, room);
-    } else {
-        EACH_EXPERT(a, ONE_PAIR, e, first, last)
-        {
-            if (first < last)
-                narrow_down<T, PARTS>(a, e, a.g.pairs[first], aligned, room);
-        }
-    }
+    int e;
+    int32_t pair = single_pair(a, direct, &e);
+    if (pair >= 0)
+        narrow_down<T, PARTS>(a, e, pair, aligned, room);
 }
 
 /* ---- several pairs ---- */
@@ -113,17 +88,17 @@ static __device__ void wide_up(const experts_args &a, const wide_args &w, const 
     mma_tiles<2> m = {{a.w1, a.w3}, {n0, n0}, e};
     float total[2][COLS][4];
     mma_wide<T, PARTS, 2, COLS>(m, from, room, total);
+    float sums[COLS * 4][2]; /* in memory: unrolled, the activation takes longest to compile */
 #pragma unroll
-    for (int j = 0; j < COLS; j++) {
-#pragma unroll
-        for (int r = 0; r < 4; r++) {
-            int64_t n = n0 + g + r / 2 * 8;
-            int p = first + j * 8 + 2 * t + r % 2;
-            if (n < a.w1.n && p < last) {
-                a.hidden[a.g.pairs[p] * a.w1.n + n] =
-                    gate_run<PARTS>((expert_gate)a.gate, act, total[0][j][r], total[1][j][r]);
-            }
-        }
+    for (int i = 0; i < COLS * 8; i++)
+        sums[i / 2][i % 2] = total[i % 2][i / 8][i / 2 % 4];
+#pragma unroll 1
+    for (int i = 0; i < COLS * 4; i++) {
+        int64_t n = n0 + g + i % 4 / 2 * 8;
+        int p = first + i / 4 * 8 + 2 * t + i % 2;
+        if (n < a.w1.n && p < last)
+            a.hidden[a.g.pairs[p] * a.w1.n + n] =
+                gate_run<PARTS>((expert_gate)a.gate, act, sums[i][0], sums[i][1]);
     }
 }
 
@@ -189,30 +164,26 @@ static __global__ void __launch_bounds__(MMA_THREADS, COLS == FEW_COLS ? 2 : 1)
 
 /* ---- launching ---- */
 
-static bool aligned16(const void *p, int64_t stride)
-{
-    return ((uintptr_t)p | (uintptr_t)stride * 4) % 16 == 0;
-}
-
 typedef struct launch {
     const fl_expr *act;
     gpu_queue *q;
     unsigned many; /* experts or pairs at most */
     bool z_aligned, hidden_aligned;
+    bool streams; /* single pairs by experts_one.h */
 } launch;
 
-template <int T, int PARTS, bool DIRECT>
-static void narrow(const experts_args &a, const launch &l, bool up)
+template <int T, int PARTS>
+static void narrow(const experts_args &a, const launch &l, bool direct, bool up)
 {
     size_t shared = narrow_room<PARTS, 1, 2>::BYTES;
     dim3 by_up(gpu_blocks(a.w1.n, MMA_ROWS), l.many);
     dim3 by_down(gpu_blocks(a.w2.n, MMA_ROWS * TILES), l.many);
     if (up)
-        narrow_up_kernel<T, PARTS, DIRECT>
-            <<<by_up, MMA_THREADS, shared, l.q->stream>>>(a, *l.act, l.z_aligned);
+        narrow_up_kernel<T, PARTS>
+            <<<by_up, MMA_THREADS, shared, l.q->stream>>>(a, *l.act, direct, l.z_aligned);
     else
-        narrow_down_kernel<T, PARTS, DIRECT>
-            <<<by_down, MMA_THREADS, shared, l.q->stream>>>(a, l.hidden_aligned);
+        narrow_down_kernel<T, PARTS>
+            <<<by_down, MMA_THREADS, shared, l.q->stream>>>(a, direct, l.hidden_aligned);
 }
 
 template <int T, int PARTS, int COLS>
@@ -237,7 +208,10 @@ static void grouped(const experts_args &a, const wide_args &w, const launch &l)
     group_kernel<<<1, GROUP_THREADS, 0, l.q->stream>>>(a);
     arrange_rows<T, PARTS>(z, a.rows, a.w1.k, w.z, l.q);
     for (int up = 1; up >= 0; up--) {
-        narrow<T, PARTS, false>(a, l, up);
+        if (l.streams)
+            experts_one(a, PARTS, up, l.many, *l.act, l.q);
+        else
+            narrow<T, PARTS>(a, l, false, up);
         if (!up)
             arrange_rows<T, PARTS>(hidden, a.rows * a.k, a.w2.k, w.hidden, l.q);
         wide<T, PARTS, FEW_COLS>(a, w, l, up);
@@ -252,11 +226,19 @@ static void one_pass(const experts_args &a, const wide_args &w, const fl_expr *a
     /* With few pairs among many experts hardly two meet: lists would cost more than they save. */
     int64_t pairs = a.rows * a.k;
     bool alone = a.rows == 1 || pairs * 8 <= a.n_experts;
-    launch l = {act, q, (unsigned)gpu_min(alone ? pairs : gpu_min(pairs, a.n_experts), 65535),
-                aligned16(a.z.p, a.z.stride), aligned16(a.hidden, a.w2.k)};
+    launch l = {act,
+                q,
+                (unsigned)gpu_min(alone ? pairs : gpu_min(pairs, a.n_experts), 65535),
+                gpu_aligned16(a.z.p, a.z.stride),
+                gpu_aligned16(a.hidden, a.w2.k),
+                T == FL_MXFP4 && experts_one_fits(a, PARTS)};
+    if (alone && l.streams) {
+        experts_each_pair(a, PARTS, *act, q);
+        return;
+    }
     if (alone) {
-        narrow<T, PARTS, true>(a, l, true);
-        narrow<T, PARTS, true>(a, l, false);
+        narrow<T, PARTS>(a, l, true, true);
+        narrow<T, PARTS>(a, l, true, false);
     } else {
         grouped<T, PARTS>(a, w, l);
     }

@@ -44,8 +44,17 @@ static __device__ inline float fast_gate(expert_gate gate, const fl_expr &act, f
 template <int PARTS>
 static __device__ inline float gate_run(expert_gate gate, const fl_expr &act, float g, float u)
 {
-    const float in[2] = {g, u};
-    return PARTS == 1 && gate != GATE_ANY ? fast_gate(gate, act, g, u) : expr_run(act, in);
+    const float in[2][1] = {{g}, {u}};
+    float regs[2][1], out[1];
+    if (gate == GATE_ANY)
+        return expr_run(act, &in[0][0]);
+    if (PARTS == 1)
+        return fast_gate(gate, act, g, u);
+    if (gate == GATE_SILU)
+        expr_run_known<expr_silu_gate, 1>(act, in, regs, out);
+    else
+        expr_run_known<expr_tanh_gate, 1>(act, in, regs, out);
+    return out[0];
 }
 
 #endif

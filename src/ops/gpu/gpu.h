@@ -79,6 +79,12 @@ static inline int64_t gpu_min(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* Whether rows at this distance (of floats) all begin where 16 divides the address. */
+static inline bool gpu_aligned16(const void *p, int64_t stride)
+{
+    return ((uintptr_t)p | (uintptr_t)stride * 4) % 16 == 0;
+}
+
 /* The rows [*begin, *end) of a sequence that lie in whole blocks of the chunk grid (step.h). */
 static inline __host__ __device__ void gpu_whole_blocks(int64_t pos0, int n_rows, int *begin,
                                                         int *end)

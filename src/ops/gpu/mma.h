@@ -88,7 +88,23 @@ static __device__ inline void copy_async(void *to, const void *from)
         "l"(from));
 }
 
-/* The same, or 16 bytes of zeros. */
+/* The same; the rest of the 128 bytes in which these lie will be wanted next. */
+static __device__ inline void copy_async_line(void *to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from));
+}
+
+/* 4 bytes. */
+static __device__ inline void copy_async4(void *to, const void *from)
+{
+    asm volatile(
+        "cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+        "l"(from));
+}
+
+/* The same as copy_async, or 16 bytes of zeros. */
 static __device__ inline void copy_or_zero(void *to, const void *from, bool is)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
@@ -105,6 +121,22 @@ static __device__ inline void copies_commit(void)
 template <int N> static __device__ inline void copies_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N));
+}
+
+/* The kernel after this one may start when all blocks are here, if it was launched so. */
+static __device__ inline void kernel_after_may_start(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+/* Waits for the end of the kernel before and all that it writes, if this one was launched early. */
+static __device__ inline void kernel_before_ended(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 /* Four matrices of 8 x 8 from shared memory, each lane giving the address of a row. */
@@ -227,33 +259,40 @@ static __device__ inline uint32_t times_two(uint32_t pair, uint32_t factor)
     return pair;
 }
 
+enum { MMA_SMALL_SCALE = 128 }; /* of MXFP4, as stored: 2 */
+
 /* Four pairs (i, i + 4) of a word of MXFP4 codes, times 2^(s - 127).  A code's bits moved into a
- * BF16 number, by a product that puts them to two places at once, are 2^-126 times what it means;
- * one factor for both powers would be too large for a number. */
+ * BF16 number, by a product that puts them to two places at once, are 2^-126 times what it means.
+ * One factor for both powers is a number only for SMALL scales. */
+template <bool SMALL>
 static __device__ inline void expand(uint32_t word, uint32_t s, uint32_t out[4])
 {
     uint32_t f = s == 255 ? 0x7fc0 : s == 0 ? 0x0040 : s << 7;
     f |= f << 16;
+    if (SMALL)
+        f = (s + 126) * 0x00800080; /* 2^(s - 1) twice */
     out[0] = (word & 0x000f000f) * 0x1040;
     out[1] = (word & 0x00f000f0) * 0x0104;
     word >>= 8;
     out[2] = (word & 0x000f000f) * 0x1040;
     out[3] = (word & 0x00f000f0) * 0x0104;
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        out[i] = times_two(times_two(out[i] & 0x81c081c0, 0x7e807e80), f);
+    for (int i = 0; i < 4; i++) {
+        out[i] &= 0x81c081c0;
+        out[i] = times_two(SMALL ? out[i] : times_two(out[i], 0x7e807e80), f);
+    }
 }
 
-/* The weights of a unit: two times 16 elements of 16 rows. */
-template <int T>
+/* The weights of a unit: two times 16 elements of 16 rows.  SMALL: so are all their scales. */
+template <int T, bool SMALL = false>
 static __device__ inline void mma_weights(const mma_raw<T> &r, int unit, uint32_t a[2][4])
 {
     if (T == FL_MXFP4) {
         const uint32_t lo[4] = {r.lo.x, r.lo.y, r.lo.z, r.lo.w};
         const uint32_t hi[4] = {r.hi.x, r.hi.y, r.hi.z, r.hi.w};
         uint32_t l[4], h[4];
-        expand(lo[unit], r.s_lo, l);
-        expand(hi[unit], r.s_hi, h);
+        expand<SMALL>(lo[unit], r.s_lo, l);
+        expand<SMALL>(hi[unit], r.s_hi, h);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             a[i][0] = l[2 * i];

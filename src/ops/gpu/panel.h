@@ -1,4 +1,4 @@
-/* Products of many vectors with wgmma (panel_mma.cu): one order of sums with the kernels of mma.h,
+/* Products of many vectors with wgmma (panel_mma.h): one order of sums with the kernels of mma.h,
  * an activation rounded to one BF16 number.
  *
  * Vectors are gathered into a panel: planes of 64 elements, in each a row of 128 bytes per vector,
@@ -78,5 +78,11 @@ void panel_gather(panel_kind kind, const panel_gathering &g, const panel &to, gp
  * product. */
 void panel_multiply(panel_kind kind, int run_class, const panel_args &a, const fl_expr *act,
                     gpu_queue *q);
+
+/* The same for one format of weights. */
+void panel_multiply_bf16(int parts, int run_class, const panel_args &a, const fl_expr *act,
+                         gpu_queue *q);
+void panel_multiply_mxfp4(int parts, int run_class, const panel_args &a, const fl_expr *act,
+                          gpu_queue *q);
 
 #endif
