@@ -66,7 +66,8 @@ static inline void bench_task(void *ctx, int thread, int n_threads)
     fl_worker w = {.thread = thread,
                    .n_threads = n_threads,
                    .scratch = b->scratch + (size_t)thread * b->per_worker,
-                   .shared = b->shared};
+                   .shared = b->shared,
+                   .taken = fl_pool_taken(b->pool)};
     for (int p = 0; p < b->call.kernel->n_phases; p++) {
         if (p)
             fl_pool_barrier(b->pool);

@@ -2,7 +2,6 @@
 #include "base/cpu.h"
 
 #include <sched.h>
-#include <stdbool.h>
 #include <string.h>
 
 #if defined(__x86_64__)
@@ -52,6 +51,15 @@ fl_isa fl_cpu_isa(void)
     return has_tiles() ? FL_ISA_AMX : FL_ISA_VNNI;
 #else
     return FL_ISA_BASE;
+#endif
+}
+
+bool fl_cpu_fetch_second(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_is("intel");
+#else
+    return false;
 #endif
 }
 

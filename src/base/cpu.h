@@ -2,6 +2,8 @@
 #ifndef FL_BASE_CPU_H
 #define FL_BASE_CPU_H
 
+#include <stdbool.h>
+
 /* Levels in rising order; each includes the ones before it.
  * BASE: whatever the compiler targets by default.  AVX2: x86-64-v3 (AVX2, FMA, F16C, BMI).
  * AVX512: x86-64-v4 (F, BW, CD, DQ, VL).  VNNI: AVX512 with VNNI, VBMI and BF16 (Zen 4,
@@ -22,6 +24,9 @@ const char *fl_isa_name(fl_isa isa); /* "avx2" */
 /* What the processor calls itself ("AMD EPYC 9R14"), or "unknown processor".  Returns out. */
 enum { FL_CPU_NAME = 49 };
 const char *fl_cpu_name(char out[FL_CPU_NAME]);
+/* Whether lines that are fetched ahead had better wait in the second-level cache: on Intel's
+ * processors, where few can be on their way to the first (docs/performance.md). */
+bool fl_cpu_fetch_second(void);
 int fl_cpu_count(void); /* processors this process may use */
 
 #endif

@@ -32,6 +32,7 @@ struct fl_pool {
     void *ctx;
     bool stop;
     worker *workers; /* [n - 1] */
+    fl_taken *taken; /* [n] */
 };
 
 static void relax(void)
@@ -69,6 +70,10 @@ void fl_pool_barrier(fl_pool *p)
     unsigned phase = atomic_load_explicit(&p->phase, memory_order_relaxed);
     if (atomic_fetch_add(&p->arrived, 1) + 1 == (unsigned)p->n) {
         atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
+        for (int i = 0; i < p->n; i++) { /* looked at first: most phases take no parts */
+            if (atomic_load_explicit(&p->taken[i].parts, memory_order_relaxed))
+                atomic_store_explicit(&p->taken[i].parts, 0, memory_order_relaxed);
+        }
         change(p, &p->phase);
     } else {
         await_change(p, &p->phase, phase);
@@ -130,13 +135,16 @@ fl_status fl_pool_create(int n_threads, fl_pool **out, fl_error *err)
         return fl_fail(err, FL_ARGUMENT, "thread count %d is outside 1..4096", n_threads);
     fl_pool *p = fl_alloc_aligned(sizeof *p, FL_CACHE_LINE);
     worker *w = fl_calloc((size_t)n_threads, sizeof *w);
-    if (!p || !w) {
+    fl_taken *taken = fl_alloc_aligned((size_t)n_threads * sizeof *taken, FL_CACHE_LINE);
+    if (!p || !w || !taken) {
         fl_free_aligned(p);
         fl_free(w);
+        fl_free_aligned(taken);
         return fl_fail(err, FL_NOMEM, "no memory for a pool of %d threads", n_threads);
     }
     p->n = n_threads;
     p->workers = w;
+    p->taken = taken;
     for (int i = 1; i < n_threads; i++) {
         w[i - 1] = (worker){.pool = p, .thread = i};
         if (pthread_create(&w[i - 1].id, NULL, work, &w[i - 1]) != 0) {
@@ -160,10 +168,16 @@ void fl_pool_destroy(fl_pool *p)
     for (int i = 1; i < p->n; i++)
         pthread_join(p->workers[i - 1].id, NULL);
     fl_free(p->workers);
+    fl_free_aligned(p->taken);
     fl_free_aligned(p);
 }
 
 int fl_pool_threads(const fl_pool *p)
 {
     return p->n;
+}
+
+fl_taken *fl_pool_taken(const fl_pool *p)
+{
+    return p->n > 1 ? p->taken : NULL;
 }

@@ -5,7 +5,10 @@
 #ifndef FL_BASE_POOL_H
 #define FL_BASE_POOL_H
 
+#include "base/mem.h"
 #include "base/status.h"
+
+#include <stdatomic.h>
 
 typedef struct fl_pool fl_pool;
 typedef void (*fl_task)(void *ctx, int thread, int n_threads);
@@ -16,6 +19,19 @@ void fl_pool_destroy(fl_pool *pool); /* NULL is allowed */
 int fl_pool_threads(const fl_pool *pool);
 void fl_pool_run(fl_pool *pool, fl_task task, void *ctx);
 void fl_pool_barrier(fl_pool *pool);
+
+/* How many parts of a worker's share are taken, by itself or by others that are done with theirs.
+ * fl_pool_taken: [threads], all 0 when a task begins and after a barrier; NULL for one thread. */
+typedef struct fl_taken {
+    _Alignas(FL_CACHE_LINE) atomic_int parts;
+} fl_taken;
+fl_taken *fl_pool_taken(const fl_pool *pool);
+
+/* The number of the next part of a share, perhaps past its last: it is now the caller's. */
+static inline int64_t fl_take(fl_taken *share)
+{
+    return atomic_fetch_add_explicit(&share->parts, 1, memory_order_relaxed);
+}
 
 /* The part of [0, n) that belongs to a worker, cut at multiples of grain: a fixed function of
  * (n, grain, thread, n_threads), so the split never depends on timing. */

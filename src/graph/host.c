@@ -85,7 +85,8 @@ static void work(void *ctx, int thread, int n_threads)
     const fl_worker worker = {.thread = thread,
                               .n_threads = n_threads,
                               .scratch = scratch + (size_t)thread * p->host_worker_bytes,
-                              .shared = scratch + (size_t)p->n_threads * p->host_worker_bytes};
+                              .shared = scratch + (size_t)p->n_threads * p->host_worker_bytes,
+                              .taken = fl_pool_taken(h->walk->pool)};
     for (int phase = 0; phase < h->call->kernel->n_phases; phase++) {
         h->call->kernel->run(h->call, h->walk->step, phase, &worker);
         fl_pool_barrier(h->walk->pool);

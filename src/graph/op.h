@@ -147,13 +147,23 @@ typedef struct fl_limits {
 
 typedef struct fl_worker {
     int thread, n_threads;
-    void *scratch; /* this worker's own, 64-aligned, as large as the kernel asked for */
-    void *shared;  /* one for all workers; survives from phase to phase of one call */
-    void *queue;   /* kernels of a device: where to put their work (device.h); else NULL */
+    void *scratch;          /* this worker's own, 64-aligned, as large as the kernel asked for */
+    void *shared;           /* one for all workers; survives from phase to phase of one call */
+    void *queue;            /* kernels of a device: where to put their work (device.h); else NULL */
+    struct fl_taken *taken; /* [n_threads] of the pool (base/pool.h); NULL: shares are kept */
 } fl_worker;
 
+/* A worker that is done before the others takes over parts of their shares, where a kernel offers
+ * that: it goes round the owners of shares, itself first, and takes their parts in order until
+ * fl_take gives a number past the last.  Who computes an output never changes its bits.
+ * fl_owner: the j-th owner that a worker looks at, j < n_threads. */
+static inline int fl_owner(const fl_worker *w, int j)
+{
+    return (w->thread + j) % w->n_threads;
+}
+
 /* Runs phase `phase` of a call.  All workers enter every phase and are joined between phases; a
- * worker does its part of the work (fl_split) and must not wait for another. */
+ * worker does its part of the work (fl_split, fl_take) and must not wait for another. */
 typedef void (*fl_kernel_fn)(const fl_call *call, const fl_step *step, int phase,
                              const fl_worker *worker);
 

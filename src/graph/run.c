@@ -99,6 +99,7 @@ static void work(void *ctx, int thread, int n_threads)
         .n_threads = n_threads,
         .scratch = scratch + (size_t)thread * p->worker_bytes,
         .shared = scratch + (size_t)p->limits.n_threads * p->worker_bytes,
+        .taken = fl_pool_taken(w->pool),
     };
     int64_t *us = thread == 0 ? p->us : NULL, then = us ? fl_clock_us() : 0;
     for (int i = 0; i < p->n_items; i++) {

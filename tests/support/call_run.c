@@ -6,6 +6,7 @@
 #include "support/cmocka_all.h"
 
 #include "base/mem.h"
+#include "base/pool.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -154,9 +155,10 @@ void tc_run(tc *c, const fl_kernel *k, int n_threads, int32_t row0, int32_t row1
     for (int t = 0; t < n; t++)
         own[t] = scratch(per_worker);
     for (int phase = 0; phase < k->n_phases; phase++) {
+        fl_taken taken[THREADS] = {0};
         for (int t = 0; t < n; t++) {
             int thread = backward ? n - 1 - t : t;
-            fl_worker w = {.thread = thread, .n_threads = n};
+            fl_worker w = {.thread = thread, .n_threads = n, .taken = backward ? taken : NULL};
             w.scratch = per_worker ? own[thread] : NULL;
             w.shared = shared ? common : NULL;
             k->run(&call, &p.step, phase, &w);

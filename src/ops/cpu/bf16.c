@@ -59,6 +59,13 @@ FL_INLINE vi load32(fl_dtype t, wrow w, int64_t k, int64_t n)
         return n >= STEP ? _mm512_loadu_si512(p)
                          : _mm512_maskz_loadu_epi16((1u << (unsigned)n) - 1u, p);
     }
+    if (t == FL_Q8) { /* as they are stored: even ones, odd ones; a row ends with zeros */
+        const int8_t *even =
+            (const int8_t *)w.data + k / FL_Q8_BLOCK * FL_Q8_BLOCK + k % FL_Q8_BLOCK / 2;
+        vf scale = vf_set1(w.block_scale[k / FL_Q8_BLOCK]);
+        return vf_bits(vf_zip(vf_mul(vf_load_i8(even), scale),
+                              vf_mul(vf_load_i8(even + FL_Q8_BLOCK / 2), scale)));
+    }
     if (n >= STEP)
         return join(load16(t, w, k), load16(t, w, k + 16));
     return join(load_rest(t, w, k, n < 16 ? (int)n : 16),
@@ -72,6 +79,7 @@ typedef struct job {
     int64_t first; /* row of x */
     const fl_row_list *y;
     int64_t m;
+    bool second; /* fl_few_fetch */
 } job;
 
 /* Group g of x, from element k on. */
@@ -150,9 +158,7 @@ FL_INLINE void few_tile(const job *b, fl_dtype t, int nw, int nx, source from, i
     clear(nw, nx, acc);
     for (; k + STEP <= end; k += STEP, x += X * STEP, kept += nw) {
         if (next) {
-            FL_UNROLL
-            for (int64_t i = 0; i < nw * bytes_of(t, STEP); i += FL_CACHE_LINE)
-                __builtin_prefetch(next + i);
+            fl_few_fetch(next, nw * bytes_of(t, STEP), b->second);
             next += nw * bytes_of(t, STEP);
         }
         few_step(t, nw, nx, from, w, x, k, STEP, kept, acc);
@@ -189,7 +195,7 @@ FL_INLINE void few(const job *b, fl_dtype t, vi *kept)
     int64_t width = b->x->width, nw = b->m == 1 && t == FL_MXFP4 ? ONE : W;
     int64_t row = bytes_of(t, t == FL_Q8 ? fl_f8_blocks(width) * FL_Q8_BLOCK : width);
     int64_t ahead = nw * row < FL_FEW_AHEAD ? FL_FEW_AHEAD : nw * row;
-    const unsigned char *end = (const unsigned char *)b->w->data + b->n1 * row;
+    const unsigned char *end = (const unsigned char *)b->w->data + b->w->shape[0] * row;
     for (int64_t n = b->n0; n < b->n1; n += nw) {
         const unsigned char *next = (const unsigned char *)b->w->data + n * row + ahead;
         if (next >= end)
@@ -375,7 +381,7 @@ void fl_bf16_mul(const fl_tensor *w, int64_t n0, int64_t n1, const fl_rounded *x
 {
     if (m < 1) /* no weight is read */
         return;
-    const job b = {w, n0, n1, x, first, y, m};
+    const job b = {w, n0, n1, x, first, y, m, fl_cpu_fetch_second()};
     if (w->dtype == FL_BF16)
         mul_BF16(&b, scratch);
     else if (w->dtype == FL_MXFP4)

@@ -17,6 +17,9 @@
  * can fill, BUFFER at most: more when one block of columns of all pairs needs more.  Every further
  * pass over the columns reads all hidden rows again. */
 enum { BUFFER = 1 << 19, BLOCK = FL_WEIGHTS_W };
+/* Bytes of weights of a part that another worker may take over, in steps of up to so many rows: as
+ * in linear.c. */
+enum { PART = 131072, STREAMED = 16 };
 
 enum form { EXACT, FAST, TILES };
 static const int64_t mul_scratch[] = {FL_WEIGHTS_SCRATCH, FL_Q8_SCRATCH, FL_AMX_SCRATCH};
@@ -97,8 +100,7 @@ static void fetch(const job *b, int w, const fl_exp_group *g, int64_t row)
     const fl_tensor *t = &b->call->in[w].tensors[g->expert];
     const unsigned char *p =
         (const unsigned char *)t->data + row * t->shape[1] * fl_dtype_bits(t->dtype) / 8;
-    for (int i = 0; i < FL_FEW_AHEAD; i += FL_CACHE_LINE)
-        __builtin_prefetch(p + i);
+    fl_few_fetch(p, FL_FEW_AHEAD, fl_cpu_fetch_second());
 }
 
 /* The rows of a group: of z, or of what phase_hidden left. */
@@ -148,9 +150,45 @@ static void hidden_of(const job *b, const fl_exp_group *g, int64_t from, int64_t
     }
 }
 
+/* Whether workers take parts of each other's shares: where reading weights bounds them. */
+static bool takes_parts(const job *b)
+{
+    return b->worker->taken && b->size.rows <= STREAMED;
+}
+
+/* Columns of a part, at most so many, when each is n weight rows of input w of the call. */
+static int64_t part_columns(const job *b, int w, int64_t n, int64_t most)
+{
+    const fl_type *t = &b->call->in[w].type;
+    int64_t bytes = t->dim[1] * fl_dtype_bits(t->dtype) / 8 * n + 1;
+    int64_t part = (PART / bytes + BLOCK) / BLOCK * BLOCK;
+    return part < most ? part : most;
+}
+
+/* The parts of a share are those of its first group, then those of the second, and so on. */
+static void hidden_in_parts(const job *b)
+{
+    int64_t most = columns(&b->room, 2 * b->size.rows * b->size.k);
+    int64_t begin, end, i, part = part_columns(b, FL_EXP_W1, 2, most);
+    for (int j = 0; j < b->worker->n_threads; j++) {
+        int owner = fl_owner(b->worker, j);
+        fl_split(b->size.inner, BLOCK, owner, b->worker->n_threads, &begin, &end);
+        int64_t parts = (end - begin + part - 1) / part;
+        while ((i = fl_take(&b->worker->taken[owner])) < parts * b->room.groups.n) {
+            int64_t from = begin + i % parts * part;
+            hidden_of(b, &b->room.groups.group[i / parts], from,
+                      from + part < end ? from + part : end);
+        }
+    }
+}
+
 static void phase_hidden(const job *b)
 {
     int64_t begin, end;
+    if (takes_parts(b)) {
+        hidden_in_parts(b);
+        return;
+    }
     fl_split(b->size.inner, BLOCK, b->worker->thread, b->worker->n_threads, &begin, &end);
     for (int32_t g = 0; g < b->room.groups.n; g++) {
         const fl_exp_group *group = &b->room.groups.group[g];
@@ -160,22 +198,40 @@ static void phase_hidden(const job *b)
     }
 }
 
+/* Columns [from, to) of the output. */
+static void out_of(const job *b, int64_t from, int64_t to)
+{
+    for (int32_t g = 0; g < b->room.groups.n; g++) {
+        const fl_exp_group *group = &b->room.groups.group[g];
+        const fl_row_list y = {b->room.buffer, to - from, b->room.groups.pair + group->first};
+        if (g + 1 < b->room.groups.n)
+            fetch(b, FL_EXP_W2, group + 1, from);
+        times(b, FL_EXP_W2, group, true, from, to, &y);
+    }
+    fl_exp_mix(b->call, &b->size, b->room.buffer, from, to - from);
+}
+
+static void out_in_parts(const job *b, int64_t most)
+{
+    int64_t begin, end, from, part = part_columns(b, FL_EXP_W2, b->room.groups.n, most);
+    for (int j = 0; j < b->worker->n_threads; j++) {
+        int owner = fl_owner(b->worker, j);
+        fl_split(b->size.z, BLOCK, owner, b->worker->n_threads, &begin, &end);
+        while ((from = begin + part * fl_take(&b->worker->taken[owner])) < end)
+            out_of(b, from, from + part < end ? from + part : end);
+    }
+}
+
 static void phase_out(const job *b)
 {
-    const fl_exp_sizes *s = &b->size;
-    int64_t begin, end, step = columns(&b->room, s->rows * s->k);
-    fl_split(s->z, BLOCK, b->worker->thread, b->worker->n_threads, &begin, &end);
-    for (int64_t c = begin; c < end; c += step) {
-        int64_t to = c + step < end ? c + step : end;
-        for (int32_t g = 0; g < b->room.groups.n; g++) {
-            const fl_exp_group *group = &b->room.groups.group[g];
-            const fl_row_list y = {b->room.buffer, to - c, b->room.groups.pair + group->first};
-            if (g + 1 < b->room.groups.n)
-                fetch(b, FL_EXP_W2, group + 1, c);
-            times(b, FL_EXP_W2, group, true, c, to, &y);
-        }
-        fl_exp_mix(b->call, s, b->room.buffer, c, to - c);
+    int64_t begin, end, step = columns(&b->room, b->size.rows * b->size.k);
+    if (takes_parts(b)) {
+        out_in_parts(b, step);
+        return;
     }
+    fl_split(b->size.z, BLOCK, b->worker->thread, b->worker->n_threads, &begin, &end);
+    for (int64_t c = begin; c < end; c += step)
+        out_of(b, c, c + step < end ? c + step : end);
 }
 
 /* This worker's share of n rows, row i being at x + i * stride. */

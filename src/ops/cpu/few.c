@@ -45,6 +45,8 @@ FL_INLINE void load32(fl_dtype t, wrow w, const float *scale, int64_t k, vf *low
         vmx table = vmx_table(*scale);
         *low = vmx_load(table, w.data + k / 2);
         *high = vmx_load(table, w.data + k / 2 + 8);
+    } else if (t == FL_BF16) {
+        vf_load_bf16_2((const uint16_t *)(const void *)w.data + k, low, high);
     } else {
         *low = load16(t, w, k);
         *high = load16(t, w, k + 16);
@@ -99,9 +101,9 @@ FL_INLINE void rest(tile *s, fl_dtype t, int nw, int nx, int64_t k, int64_t end)
 }
 
 /* Outputs [n, n + nw) x [m, m + nx), as far as they exist; what lies beyond is computed from the
- * last row again and dropped.  next: what to fetch meanwhile, or NULL. */
+ * last row again and dropped.  next: what to fetch meanwhile (second: fl_few_fetch), or NULL. */
 FL_INLINE void run(const fl_product *b, fl_dtype t, int nw, int nx, int64_t n, int64_t m,
-                   const unsigned char *next)
+                   const unsigned char *next, bool second)
 {
     tile s;
     float out[MOST];
@@ -124,9 +126,7 @@ FL_INLINE void run(const fl_product *b, fl_dtype t, int nw, int nx, int64_t n, i
             widen(s.w[i].scale + k0 / FL_MX_GROUP, (end - k0) / FL_MX_GROUP, s.scale[i]);
         for (; k + 32 <= end; k += 32) {
             if (next) {
-                FL_UNROLL
-                for (int64_t i = 0; i < nw * bytes_of(t, 32); i += FL_CACHE_LINE)
-                    __builtin_prefetch(next + i);
+                fl_few_fetch(next, nw * bytes_of(t, 32), second);
                 next += nw * bytes_of(t, 32);
             }
             step(&s, t, nw, nx, k, (k - k0) / FL_MX_GROUP);
@@ -149,12 +149,13 @@ FL_INLINE void rows(const fl_product *b, fl_dtype t, int nw, int nx)
     int64_t row =
         bytes_of(t, t == FL_Q8 ? fl_f8_blocks(b->w->shape[1]) * FL_Q8_BLOCK : b->w->shape[1]);
     int64_t ahead = nw * row < FL_FEW_AHEAD ? FL_FEW_AHEAD : nw * row;
-    const unsigned char *end = (const unsigned char *)b->w->data + b->n1 * row;
+    const unsigned char *end = (const unsigned char *)b->w->data + b->w->shape[0] * row;
+    bool second = fl_cpu_fetch_second();
     for (int64_t n = b->n0; n < b->n1; n += nw) {
         const unsigned char *next = (const unsigned char *)b->w->data + n * row + ahead;
-        run(b, t, nw, nx, n, 0, next < end ? next : NULL);
+        run(b, t, nw, nx, n, 0, next < end ? next : NULL, second);
         for (int64_t m = nx; m < b->m; m += nx)
-            run(b, t, nw, nx, n, m, NULL);
+            run(b, t, nw, nx, n, m, NULL, second);
     }
 }
 

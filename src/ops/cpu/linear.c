@@ -12,8 +12,11 @@
 
 #include "base/pool.h"
 
-/* Multiply-adds that are worth a worker. */
-enum { WORTH = 8192 };
+/* Multiply-adds that are worth a worker.  Bytes of weights of a part that another worker may take
+ * over: some microseconds of reading, beside which taking it is little.  Up to STREAMED rows of x
+ * weights are read once and reading bounds a product; with more they are laid out in panels, and a
+ * share stays whole. */
+enum { WORTH = 8192, PART = 65536, STREAMED = 16 };
 
 /* A product of rounded rows. */
 typedef struct product {
@@ -46,6 +49,27 @@ static void weight_rows(const fl_call *call, const product *p, const fl_worker *
     }
 }
 
+/* Weight rows of a part. */
+static int64_t part_rows(const fl_call *call)
+{
+    const fl_type *w = &call->in[1].type;
+    int64_t bytes = fl_type_width(&call->in[0].type) * fl_dtype_bits(w->dtype) / 8 + 1;
+    return (PART / bytes + FL_WEIGHTS_W) / FL_WEIGHTS_W * FL_WEIGHTS_W;
+}
+
+/* All rows of x, part by part. */
+static void in_parts(const fl_call *call, const product *p, const fl_worker *worker, int64_t total,
+                     int64_t grain, int64_t rows)
+{
+    int64_t begin, end, at, part = part_rows(call);
+    for (int j = 0; j < worker->n_threads; j++) {
+        int owner = fl_owner(worker, j);
+        fl_split(total, grain, owner, worker->n_threads, &begin, &end);
+        while ((at = begin + part * fl_take(&worker->taken[owner])) < end)
+            weight_rows(call, p, worker, at, at + part < end ? at + part : end, 0, rows);
+    }
+}
+
 static void multiply(const fl_call *call, const fl_step *step, const product *p,
                      const fl_worker *worker)
 {
@@ -59,6 +83,10 @@ static void multiply(const fl_call *call, const fl_step *step, const product *p,
     } else {
         int64_t least = WORTH / (width * rows + 1) + 1;
         int64_t grain = (least + FL_WEIGHTS_W - 1) / FL_WEIGHTS_W * FL_WEIGHTS_W;
+        if (worker->taken && rows <= STREAMED) {
+            in_parts(call, p, worker, total, grain, rows);
+            return;
+        }
         fl_split(total, grain, worker->thread, worker->n_threads, &begin, &end);
         weight_rows(call, p, worker, begin, end, 0, rows);
     }

@@ -80,6 +80,7 @@ typedef struct job {
     const int32_t *index;
     int64_t first;
     const fl_row_list *y;
+    bool second; /* fl_few_fetch */
 } job;
 
 /* Weight row n, or the last one, from chunk c on. */
@@ -236,9 +237,7 @@ FL_INLINE void few_tile(const job *b, int nw, int nx, int64_t n, int64_t m, cons
         clear(nw, nx, acc);
         for (int64_t c = c0; c < chunks && c < c0 + PIECE; c++) {
             if (next) {
-                FL_UNROLL
-                for (int i = 0; i < nw * CHUNK / 2; i += FL_CACHE_LINE)
-                    __builtin_prefetch(next + i);
+                fl_few_fetch(next, nw * CHUNK / 2, b->second);
                 next += nw * CHUNK / 2;
             }
             if ((c + 1) * CHUNK <= b->x->width)
@@ -263,7 +262,8 @@ FL_INLINE void few_tile(const job *b, int nw, int nx, int64_t n, int64_t m, cons
 FL_INLINE const uint8_t *after(const job *b, int nw, int64_t n)
 {
     int64_t row = b->x->width / 2, ahead = nw * row < FL_FEW_AHEAD ? FL_FEW_AHEAD : nw * row;
-    return n * row + ahead < b->n1 * row ? (const uint8_t *)b->w->data + n * row + ahead : NULL;
+    return n * row + ahead < b->w->shape[0] * row ? (const uint8_t *)b->w->data + n * row + ahead
+                                                  : NULL;
 }
 
 static void few_rows(const job *b)
@@ -459,7 +459,7 @@ void fl_q8_mul(const fl_tensor *w, int64_t n0, int64_t n1, const fl_q8 *x, const
                int64_t first, const fl_row_list *y, int64_t m, void *scratch)
 {
     _Static_assert(2 * sizeof(panel) <= FL_Q8_SCRATCH, "scratch holds two panels");
-    const job b = {w, n0, n1, m, x, index, first, y};
+    const job b = {w, n0, n1, m, x, index, first, y, fl_cpu_fetch_second()};
     if (m < FEW)
         few_rows(&b);
     else

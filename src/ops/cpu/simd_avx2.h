@@ -97,6 +97,11 @@ FL_INLINE vf vf_load_bf16(const uint16_t *p)
 {
     return (vf){vf_bf16x8(p), vf_bf16x8(p + 8)};
 }
+FL_INLINE void vf_load_bf16_2(const uint16_t *p, vf *low, vf *high)
+{
+    *low = vf_load_bf16(p);
+    *high = vf_load_bf16(p + 16);
+}
 FL_INLINE vf vf_loadn_bf16(const uint16_t *p, int n)
 {
     uint16_t x[16] = {0};

@@ -64,6 +64,18 @@ FL_INLINE vf vf_load_bf16(const uint16_t *p)
 {
     return vf_from_bf16(_mm256_loadu_si256((const __m256i *)p));
 }
+/* The numbers from p on in *low, the sixteen after them in *high: one load, and a permutation each
+ * that leaves the lower half of every lane 0. */
+FL_INLINE void vf_load_bf16_2(const uint16_t *p, vf *low, vf *high)
+{
+    const __m512i order =
+        _mm512_set_epi32(15 << 16, 14 << 16, 13 << 16, 12 << 16, 11 << 16, 10 << 16, 9 << 16,
+                         8 << 16, 7 << 16, 6 << 16, 5 << 16, 4 << 16, 3 << 16, 2 << 16, 1 << 16, 0);
+    const __m512i upper = _mm512_or_si512(order, _mm512_set1_epi32(16 << 16));
+    __m512i both = _mm512_loadu_si512(p);
+    *low = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, order, both));
+    *high = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, upper, both));
+}
 FL_INLINE vf vf_loadn_bf16(const uint16_t *p, int n)
 {
     return vf_from_bf16(_mm256_maskz_loadu_epi16(vm_first(n), p));

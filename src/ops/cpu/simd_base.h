@@ -92,6 +92,11 @@ FL_INLINE vf vf_load_bf16(const uint16_t *p)
 {
     return vf_loadn_bf16(p, 16);
 }
+FL_INLINE void vf_load_bf16_2(const uint16_t *p, vf *low, vf *high)
+{
+    *low = vf_load_bf16(p);
+    *high = vf_load_bf16(p + 16);
+}
 FL_INLINE vf vf_loadn_f16(const uint16_t *p, int n)
 {
     FL_EACH(vf, fl_f16_to_f32(i < n ? p[i] : 0));
