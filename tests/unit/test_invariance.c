@@ -382,7 +382,9 @@ static void test_allocation_failures(void **state)
     print_message("%ld allocations in a load-and-generate run\n", n);
     /* The sample: the first and last 40, and about 60 between. */
     n = n < last_failure ? n : last_failure;
-    for (long i = first_failure; i <= n; i += full_run || i <= 40 || i > n - 40 ? 1 : 1 + n / 60) {
+    for (long i = first_failure, next; i <= n; i = next) {
+        next = i + (full_run || i <= 40 || i > n - 40 ? 1 : 1 + n / 60);
+        next = i <= n - 40 && next > n - 40 ? n - 39 : next;
         fl_mem_fail_at(i);
         fl_status s = life(&c);
         fl_mem_fail_at(0);
