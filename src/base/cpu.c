@@ -54,13 +54,23 @@ fl_isa fl_cpu_isa(void)
 #endif
 }
 
-bool fl_cpu_fetch_second(void)
+static bool is_intel(void)
 {
 #if defined(__x86_64__)
     return __builtin_cpu_is("intel");
 #else
     return false;
 #endif
+}
+
+bool fl_cpu_fetch_second(void)
+{
+    return is_intel();
+}
+
+bool fl_cpu_slow_bf16_dots(void)
+{
+    return is_intel();
 }
 
 const char *fl_isa_name(fl_isa isa)

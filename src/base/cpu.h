@@ -27,6 +27,9 @@ const char *fl_cpu_name(char out[FL_CPU_NAME]);
 /* Whether lines that are fetched ahead had better wait in the second-level cache: on Intel's
  * processors, where few can be on their way to the first (docs/performance.md). */
 bool fl_cpu_fetch_second(void);
+/* Whether BF16 dot products (VNNI level) make no more than float32 ones: on Intel's processors,
+ * whose tiles are to do this, half as much (docs/performance.md). */
+bool fl_cpu_slow_bf16_dots(void);
 int fl_cpu_count(void); /* processors this process may use */
 
 #endif

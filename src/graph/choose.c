@@ -10,6 +10,7 @@
  * In a device's plan the kernels are the device's.  A node for which it has none gets one of the
  * host, and so does one whose operator is named "cpu" or "cpu:NAME".  A state lies in one place, so
  * nodes that share one follow each other there. */
+#include "base/cpu.h"
 #include "graph/choices.h"
 #include "graph/plan_internal.h"
 
@@ -130,6 +131,12 @@ static fl_status parse_picks(chooser *c, fl_error *err)
 
 /* ---- the choice ---- */
 
+/* Below the kernels of precision exact where its instructions are slower than theirs. */
+static int standing(const fl_kernel *k)
+{
+    return k->preference - (k->bf16_dots && fl_cpu_slow_bf16_dots() ? 20 : 0);
+}
+
 static const fl_kernel *best(const chooser *c, const fl_node *node, const pick *only, bool host)
 {
     fl_node_view view = fl_node_seen(node);
@@ -138,8 +145,8 @@ static const fl_kernel *best(const chooser *c, const fl_node *node, const pick *
         if (!is_for(k, node->op) || !allowed(k, c->opts) || (k->fast && node->decides) ||
             (only && !is_named(k, only)))
             continue;
-        bool better = !found || k->preference > found->preference ||
-                      (k->preference == found->preference && k->isa > found->isa);
+        bool better = !found || standing(k) > standing(found) ||
+                      (standing(k) == standing(found) && k->isa > found->isa);
         if (better && (!k->fits || k->fits(&view)))
             found = k;
     }

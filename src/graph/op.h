@@ -171,6 +171,7 @@ typedef struct fl_kernel {
     const char *op, *name; /* "linear", "rows16-avx512" */
     fl_isa isa;            /* lowest processor level */
     bool fast;             /* only for precision "fast" (rounded activations) */
+    bool bf16_dots;        /* made of BF16 dot products: not preferred where these are slow */
     int preference;        /* higher wins; the reference kernels have 0, twins less */
     int n_phases;
     fl_kernel_fn run;

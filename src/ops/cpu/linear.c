@@ -190,6 +190,7 @@ static const fl_kernel kernels[] = {
      .name = FL_CPU_TEXT("bf16"),
      .isa = FL_CPU_ISA,
      .fast = true,
+     .bf16_dots = true,
      .preference = FL_CPU_PREFERENCE + 10,
      .n_phases = 2,
      .run = run_fast,
