@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "base/nodes.h"
+#include "base/taken.h"
 
 #include <limits.h>
 #include <linux/futex.h>
@@ -177,7 +178,7 @@ int fl_pool_threads(const fl_pool *p)
     return p->n;
 }
 
-fl_taken *fl_pool_taken(const fl_pool *p)
+struct fl_taken *fl_pool_taken(const fl_pool *p)
 {
     return p->n > 1 ? p->taken : NULL;
 }

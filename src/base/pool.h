@@ -5,10 +5,7 @@
 #ifndef FL_BASE_POOL_H
 #define FL_BASE_POOL_H
 
-#include "base/mem.h"
 #include "base/status.h"
-
-#include <stdatomic.h>
 
 typedef struct fl_pool fl_pool;
 typedef void (*fl_task)(void *ctx, int thread, int n_threads);
@@ -20,18 +17,9 @@ int fl_pool_threads(const fl_pool *pool);
 void fl_pool_run(fl_pool *pool, fl_task task, void *ctx);
 void fl_pool_barrier(fl_pool *pool);
 
-/* How many parts of a worker's share are taken, by itself or by others that are done with theirs.
- * fl_pool_taken: [threads], all 0 when a task begins and after a barrier; NULL for one thread. */
-typedef struct fl_taken {
-    _Alignas(FL_CACHE_LINE) atomic_int parts;
-} fl_taken;
-fl_taken *fl_pool_taken(const fl_pool *pool);
-
-/* The number of the next part of a share, perhaps past its last: it is now the caller's. */
-static inline int64_t fl_take(fl_taken *share)
-{
-    return atomic_fetch_add_explicit(&share->parts, 1, memory_order_relaxed);
-}
+/* How many parts of each worker's share are taken (base/taken.h): [threads], all 0 when a task
+ * begins and after a barrier; NULL for one thread. */
+struct fl_taken *fl_pool_taken(const fl_pool *pool);
 
 /* The part of [0, n) that belongs to a worker, cut at multiples of grain: a fixed function of
  * (n, grain, thread, n_threads), so the split never depends on timing. */

@@ -150,7 +150,7 @@ typedef struct fl_worker {
     void *scratch;          /* this worker's own, 64-aligned, as large as the kernel asked for */
     void *shared;           /* one for all workers; survives from phase to phase of one call */
     void *queue;            /* kernels of a device: where to put their work (device.h); else NULL */
-    struct fl_taken *taken; /* [n_threads] of the pool (base/pool.h); NULL: shares are kept */
+    struct fl_taken *taken; /* [n_threads] of the pool (base/taken.h); NULL: shares are kept */
 } fl_worker;
 
 /* A worker that is done before the others takes over parts of their shares, where a kernel offers

@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "base/pool.h"
+#include "base/taken.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -12,6 +12,7 @@
 #include "ops/cpu/tile.h"
 
 #include "base/pool.h"
+#include "base/taken.h"
 
 /* A worker's buffer for gate and up, or for the parts of the output, has as many floats as a step
  * can fill, BUFFER at most: more when one block of columns of all pairs needs more.  Every further

@@ -11,6 +11,7 @@
 #include "ops/cpu/bf16.h"
 
 #include "base/pool.h"
+#include "base/taken.h"
 
 /* Multiply-adds that are worth a worker.  Bytes of weights of a part that another worker may take
  * over: some microseconds of reading, beside which taking it is little.  Up to STREAMED rows of x
