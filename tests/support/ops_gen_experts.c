@@ -134,6 +134,20 @@ const ops_gen ops_gen_route = {"route", make_route, NULL, 4e-6, false};
 
 enum { Z, IDS, WEIGHTS, W1, W3, W2 };
 
+/* Scales of 1/16 to 64: a kernel may take a shorter way while none is above some number. */
+static void some_large_scales(tc *c, int i)
+{
+    for (int32_t e = 0; e < c->in_type[i].n_tensors; e++) {
+        const fl_tensor *t = &c->in[i].tensors[e];
+        if (rng_one_in(c->random, 2))
+            continue;
+        for (int64_t g = 0; g < fl_tensor_elements(t) / FL_MX_GROUP; g++) {
+            if (rng_one_in(c->random, 12))
+                ((uint8_t *)t->scale)[g] = (uint8_t)rng_int(c->random, 123, 133);
+        }
+    }
+}
+
 static void make_experts(tc *c)
 {
     static const fl_dtype types[] = {FL_MXFP4, FL_MXFP4, FL_F8_BLOCK, FL_BF16, FL_F16, FL_F32};
@@ -144,11 +158,18 @@ static void make_experts(tc *c)
     fl_dtype type = types[rng_int(r, 0, 5)];
     int64_t grain = type == FL_MXFP4 ? 32 : 1;
     int64_t most = rng_one_in(r, 10) ? 700 : 130;
+    bool chunks = type == FL_MXFP4 && rng_one_in(r, 4); /* wide rows, for kernels of whole chunks */
+    if (chunks) {
+        grain = 128;
+        most = 512;
+    }
     int64_t z = grain * rng_int(r, 1, most / grain), inner = grain * rng_int(r, 1, most / grain);
     int32_t n = (int32_t)rng_int(r, 1, rng_one_in(r, 3) ? 20 : 5);
     int64_t k = rng_int(r, 1, n < 6 ? n : 6);
     fl_rows rows = ops_row_symbol(c);
-    ops_special(c, tc_rows(c, rows, FL_F32, 1, &z), true);
+    tc_rows(c, rows, FL_F32, 1, &z);
+    if (!chunks) /* sums so long, of numbers so large, could overflow on the way */
+        ops_special(c, Z, true);
     tc_rows(c, rows, FL_I32, 1, &k);
     tc_rows(c, rows, FL_F32, 1, &k);
     for (int32_t row = 0; row < tc_n_rows(c, rows); row++) {
@@ -160,9 +181,11 @@ static void make_experts(tc *c)
         if (rng_one_in(r, 20))
             ids[rng_int(r, 0, k - 1)] = ids[0];
     }
-    tc_const(c, type, n, 2, (int64_t[]){inner, z});
-    tc_const(c, type, n, 2, (int64_t[]){inner, z});
-    tc_const(c, type, n, 2, (int64_t[]){z, inner});
+    for (int w = W1; w <= W2; w++) {
+        int i = tc_const(c, type, n, 2, (int64_t[]){w == W2 ? z : inner, w == W2 ? inner : z});
+        if (chunks)
+            some_large_scales(c, i);
+    }
     tc_text(c, "act", acts[rng_int(r, 0, 2)]);
     tc_text(c, "consts", "b=4,l=25");
 }
