@@ -5,7 +5,8 @@
  * dash ("rows16" for "rows16-avx512").  A named kernel is taken where it fits; elsewhere the rule
  * above applies, so one name can serve a model of mixed weight types.  What was measured on this
  * machine (choices.h) comes between a name and preference.  A node that decides over experts gets
- * an exact kernel in either precision.
+ * an exact kernel in either precision.  Kernels made of BF16 dot products come after the exact ones
+ * on processors where these are slow.
  *
  * In a device's plan the kernels are the device's.  A node for which it has none gets one of the
  * host, and so does one whose operator is named "cpu" or "cpu:NAME".  A state lies in one place, so

@@ -32,8 +32,10 @@ static void add_kernels(tally *t, const char *op)
     for (int l = 0; l < device->n_lists; l++) {
         for (int i = 0; i < device->lists[l]->n; i++) {
             const fl_kernel *k = &device->lists[l]->kernels[i];
-            if (strcmp(k->op, op) == 0 && t->n < OPS_MAX_KERNELS)
-                t->kernel[t->n++] = k;
+            if (strcmp(k->op, op) != 0)
+                continue;
+            assert_true(t->n < OPS_MAX_KERNELS);
+            t->kernel[t->n++] = k;
         }
     }
 }
